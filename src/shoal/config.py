@@ -1,0 +1,51 @@
+"""A run's settings. They enter once, at the door (the command line), and travel as one frozen value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+Backend = Literal["jax", "tensorflow", "torch"]
+Transport = Literal["shm", "tcp"]
+
+BACKENDS: tuple[str, ...] = ("jax", "tensorflow", "torch")
+STRATEGIES: tuple[str, ...] = ("allreduce",)
+TRANSPORTS: tuple[str, ...] = ("shm", "tcp")
+
+
+class Deadlines(msgspec.Struct, frozen=True):
+    """How long each kind of wait may last, in seconds."""
+
+    silence: float = 5.0  # a member that neither speaks nor works for this long is lost
+    stall: float = 300.0  # a member that is alive but does not come to an exchange
+    connect: float = 20.0  # one connection and its handshake
+    start: float = 300.0  # from the launch until every member has joined
+
+
+class RunConfig(msgspec.Struct, frozen=True):
+    """Everything that the members of a run must agree on before it starts."""
+
+    run: str  # the run's id, unique on this machine
+    workers: int
+    threads: int  # per worker; part of the numeric identity
+    backend: Backend
+    script: str  # a path, or a module's name when `is_module`
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+    pieces: int | None = None  # None: the number of workers at the start
+    strategy: str = "allreduce"
+    transport: Transport = "shm"
+    address: str | None = None  # where the coordinator listens; None: a unix socket in the run's folder
+    deadlines: Deadlines = Deadlines()
+    verbose: bool = False
+    logs: str = ""  # folder of the per-worker logs
+    check_every: int = 100  # steps between two comparisons of the workers' weights
+
+    def save(self, folder: Path) -> None:
+        (folder / "run.json").write_bytes(msgspec.json.encode(self))
+
+    @classmethod
+    def load(cls, folder: Path) -> RunConfig:
+        return msgspec.json.decode((folder / "run.json").read_bytes(), type=cls)
