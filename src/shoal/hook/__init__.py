@@ -1,0 +1,17 @@
+"""The only room that imports keras or a backend: how a plain Keras script comes to train on many workers."""
+
+from __future__ import annotations
+
+from shoal.hook.on_import import when_imported
+from shoal.hook.run import Run
+
+
+def install(run: Run) -> None:
+    """From the moment that the script imports keras, its models train in this run."""
+
+    def patch() -> None:
+        from shoal.hook import patches
+
+        patches.install(run)
+
+    when_imported("keras", patch)

@@ -1,0 +1,29 @@
+"""The only room with sockets and shared memory: messages, keys, connections, memory, wakeups.
+
+Nothing on the wire is ever unpickled or evaluated. Every connection proves the run's key in both directions
+before anything is allocated for it, every frame is bounded, every wait has a deadline.
+"""
+
+from shoal.wire.connection import Connection, connect
+from shoal.wire.keys import Handshake, RunKey
+from shoal.wire.listener import Listener
+from shoal.wire.memory import SharedBlock
+from shoal.wire.messages import Codec, Message
+from shoal.wire.transfer import Receive, Send, Switchboard, transfer
+from shoal.wire.wakeup import Wakeup
+
+__all__ = [
+    "Codec",
+    "Connection",
+    "Handshake",
+    "Listener",
+    "Message",
+    "Receive",
+    "RunKey",
+    "Send",
+    "SharedBlock",
+    "Switchboard",
+    "Wakeup",
+    "connect",
+    "transfer",
+]

@@ -1,0 +1,44 @@
+"""The two models that all contestants train, and the data. Works with `keras` and with legacy `tf_keras` alike.
+
+Plain SGD: the cheapest update there is, so that the exchange weighs as much as it ever will.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+SAMPLES_PER_WORKER = 64  # per step
+STEPS_PER_EPOCH = 100
+LEARNING_RATE = 0.01
+CLASSES = 10
+SHAPES = {"mlp": (1024,), "conv": (28, 28, 1)}
+
+
+def build(keras: Any, name: str) -> Any:
+    """A compiled model: `mlp` has 10.5 M parameters, `conv` 65 thousand and much more arithmetic per byte."""
+    layers = keras.layers
+    if name == "mlp":
+        body = [layers.Dense(2048, activation="relu") for _ in range(3)]
+    else:
+        body = [
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(64, 3, padding="same", activation="relu"),
+            layers.Conv2D(64, 3, padding="same", activation="relu"),
+            layers.GlobalAveragePooling2D(),
+        ]
+    model = keras.Sequential([layers.Input(SHAPES[name]), *body, layers.Dense(CLASSES)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(LEARNING_RATE), loss)
+    return model
+
+
+def data(name: str, workers: int) -> tuple[np.ndarray, np.ndarray]:
+    """An epoch of random samples, the same for everyone: speed does not depend on what they show."""
+    random = np.random.default_rng(0)
+    samples = SAMPLES_PER_WORKER * workers * STEPS_PER_EPOCH
+    x = random.standard_normal((samples, *SHAPES[name]), dtype=np.float32)
+    return x, random.integers(0, CLASSES, samples).astype(np.int32)

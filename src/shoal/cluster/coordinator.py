@@ -1,0 +1,199 @@
+"""The coordinator's process: sockets, pipes and a clock around the membership's decisions.
+
+    python -m shoal.cluster.coordinator RUN_FOLDER        (the launcher's leash is stdin and stdout)
+
+It outlives the workers and ends when the launcher lets go of the leash. If the launcher died, it first sees to it
+that no worker stays behind and removes the run's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import selectors
+import shutil
+import signal
+import sys
+from collections import deque
+from functools import partial
+from pathlib import Path
+
+from shoal.clock import Clock, SystemClock
+from shoal.cluster import folders, meeting
+from shoal.cluster.events import Closed, Event, Exited, HangUp, Interrupted, Over, Said, Tell, Tick
+from shoal.cluster.evidence import look_at
+from shoal.cluster.leash import Interrupt, Leash, Reaped, Spawned
+from shoal.cluster.membership import Membership
+from shoal.cluster.messages import TO_COORDINATOR
+from shoal.config import RunConfig
+from shoal.errors import PeerClosed, WireError
+from shoal.wire.connection import Connection
+from shoal.wire.keys import RunKey
+from shoal.wire.listener import Listener
+from shoal.wire.messages import Message
+
+TICK = 0.1  # seconds
+GRACE = 5.0  # seconds that workers get to end by themselves when the launcher is gone
+
+
+class Coordinator:
+    """One run's coordinator. `run` returns when nobody needs it any more; then `close`."""
+
+    def __init__(self, config: RunConfig, key: RunKey, folder: Path, leash: Leash, clock: Clock) -> None:
+        self._folder = folder
+        self._leash = leash
+        self._clock = clock
+        self._host = os.uname().nodename
+        self._membership = Membership(config, clock.now())
+        self._events: deque[Event] = deque()
+        self._links: dict[int, Connection] = {}
+        self._numbers = itertools.count(1)
+        self._groups: dict[str, int] = {}  # worker -> its process group, as long as it exists
+        self._leave_at: float | None = None  # set when the launcher let go of the leash
+        self._listener = Listener(config.address or f"unix:{folder}/coordinator.sock", key)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._leash, selectors.EVENT_READ, self._hear_launcher)
+        meeting.publish(folder, self._listener.address)
+
+    def run(self) -> None:
+        """Serve until the launcher lets go and no worker is left."""
+        next_tick = self._clock.now() + TICK
+        while not self._may_leave():
+            for ready, _ in self._selector.select(max(0.0, next_tick - self._clock.now())):
+                ready.data()
+            # After all that has arrived was heard: what waited in a socket while this process was
+            # held up is no silence.
+            if self._clock.now() >= next_tick:
+                self._tick()
+                next_tick = self._clock.now() + TICK
+            self._perform_decisions()
+
+    def close(self) -> None:
+        """Leave nothing behind: no worker, no socket, no folder."""
+        for group in self._groups.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+        for connection in self._links.values():
+            connection.close()
+        self._listener.close()
+        self._selector.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _may_leave(self) -> bool:
+        if self._leave_at is None:
+            return False
+        return self._clock.now() >= self._leave_at or not any(map(_exists, self._groups.values()))
+
+    # What comes in ----------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        for connection in self._listener.poll_accept(TO_COORDINATOR):
+            link = next(self._numbers)
+            self._links[link] = connection
+            self._selector.register(connection, selectors.EVENT_READ, partial(self._hear, link))
+
+    def _hear(self, link: int) -> None:
+        connection = self._links[link]
+        try:
+            connection.flush()
+            self._heed_room(link)
+            while (message := connection.try_receive()) is not None:
+                self._events.append(Said(link, message))
+        except WireError as error:
+            self._lose(link, error)
+
+    def _hear_launcher(self) -> None:
+        try:
+            messages = self._leash.receive()
+        except EOFError:
+            self._selector.unregister(self._leash)
+            self._leave_at = self._clock.now() + GRACE
+            self._events.append(Interrupted("the launcher is gone"))
+            return
+        for message in messages:
+            match message:
+                case Spawned(member, pid):
+                    self._groups[member] = pid
+                case Reaped(member, code):
+                    self._groups.pop(member, None)
+                    self._events.append(Exited(member, code))
+                case Interrupt(why):
+                    self._events.append(Interrupted(why))
+
+    def _tick(self) -> None:
+        suspects = self._membership.suspects(self._clock.now())
+        seen = {member.id: look_at(member.pid) for member in suspects if member.host == self._host}
+        self._events.append(Tick({id: evidence for id, evidence in seen.items() if evidence}))
+
+    # What goes out ----------------------------------------------------------------------------------
+
+    def _perform_decisions(self) -> None:
+        while self._events:
+            for decision in self._membership.handle(self._events.popleft(), self._clock.now()):
+                match decision:
+                    case Tell(links, message):
+                        for link in links:
+                            self._send(link, message)
+                    case HangUp(link):
+                        self._close(link)
+                    case Over(end):
+                        print(f"the run is over: {end.reason}", file=sys.stderr, flush=True)
+                        self._leash.send(end)
+
+    def _send(self, link: int, message: Message) -> None:
+        if link in self._links:
+            try:
+                self._links[link].post(message)
+                self._heed_room(link)
+            except WireError as error:
+                self._lose(link, error)
+
+    def _heed_room(self, link: int) -> None:
+        """Ask to be called when there is room for what could not be sent at once."""
+        connection = self._links[link]
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.pending else 0)
+        registered = self._selector.get_key(connection)
+        if registered.events != events:
+            self._selector.modify(connection, events, registered.data)
+
+    def _lose(self, link: int, error: WireError) -> None:
+        if not isinstance(error, PeerClosed):
+            print(f"link {link} is closed: {error}", file=sys.stderr, flush=True)
+        self._close(link)
+        self._events.append(Closed(link))
+
+    def _close(self, link: int) -> None:
+        connection = self._links.pop(link, None)
+        if connection is not None:
+            self._selector.unregister(connection)
+            connection.close()
+
+
+def _exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def main() -> None:
+    """The process's entry. Its standard error goes to the run's logs."""
+    # The launcher hears Ctrl-C and tells; a signal meant for it must not end its coordinator first.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    folder = Path(sys.argv[1])
+    leash = Leash(sys.stdin.fileno(), sys.stdout.fileno())
+    with folders.hold(folder):
+        coordinator = Coordinator(
+            RunConfig.load(folder), RunKey.load(folder / "key"), folder, leash, SystemClock()
+        )
+        try:
+            coordinator.run()
+        finally:
+            coordinator.close()
+
+
+if __name__ == "__main__":
+    main()

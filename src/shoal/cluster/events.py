@@ -1,0 +1,89 @@
+"""What the membership is told and what it answers. Values only.
+
+A link is a number the shell gives to a connection. It becomes a member's when its Join is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shoal.cluster.messages import End
+from shoal.wire.messages import Message
+
+# Into membership: events ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A message came in on a link."""
+
+    link: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A link closed."""
+
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The launcher saw a worker's process end. A negative code is a signal's number."""
+
+    member: str
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The launcher wants the run to end."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the system says about a process: its state letter and the CPU seconds it has used."""
+
+    state: str
+    cpu: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed. Evidence is given for the members named by `suspects`, where there is any."""
+
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+
+
+Event = Said | Closed | Exited | Interrupted | Tick
+
+# Out of membership: decisions -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Send this message on these links."""
+
+    links: tuple[int, ...]
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """Close this link; what was told on it before still goes out."""
+
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The run is over. Decided once; every member was told the same."""
+
+    end: End
+
+
+Decision = Tell | HangUp | Over

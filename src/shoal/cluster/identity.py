@@ -1,0 +1,85 @@
+"""What fixes a run's bits besides its data: members that differ here would compute different sums."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from shoal.config import RunConfig
+
+# Which of the processor's flags decide the kernels that XLA, oneDNN, MKL and OpenBLAS choose. The
+# rest (virtualisation, mitigations) differ between machines that compute alike.
+_KERNEL_FLAGS = ("sse4_2", "avx", "f16c", "fma", "amx_", "asimd", "sve", "bf16", "i8mm")
+_CPUINFO = Path("/proc/cpuinfo")
+_DISTRIBUTIONS = {
+    "jax": ("jax",),
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly", "tf-nightly-cpu"),
+    "torch": ("torch",),
+    "keras": ("keras", "keras-nightly"),
+    "numpy": ("numpy",),
+}
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """A run's numeric identity as one member sees it."""
+
+    backend: str
+    backend_version: str
+    keras: str
+    numpy: str
+    threads: int
+    pieces: int
+    instructions: str  # the processor's relevant flags, sorted
+
+    @classmethod
+    def of_this_process(cls, config: RunConfig) -> Identity:
+        """Read from the installed packages and the processor. Imports none of them."""
+        return cls(
+            backend=config.backend,
+            backend_version=installed_version(config.backend),
+            keras=installed_version("keras"),
+            numpy=installed_version("numpy"),
+            threads=config.threads,
+            pieces=config.pieces or config.workers,
+            instructions=instruction_set(),
+        )
+
+    def differences(self, mine: str, other: Identity, theirs: str) -> tuple[str, ...]:
+        """One phrase per field that differs, with both values and whose they are. Empty: they agree."""
+        return tuple(
+            f"{name.replace('_', ' ')} is {ours!r} on {mine} and {others!r} on {theirs}"
+            for name in self.__struct_fields__
+            if (ours := getattr(self, name)) != (others := getattr(other, name))
+        )
+
+
+def installed_version(package: str) -> str:
+    """The version of the distribution that provides this package, or "unknown"."""
+    for distribution in _DISTRIBUTIONS[package]:
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def instruction_set() -> str:
+    """This processor's architecture and the flags that decide numeric kernels."""
+    try:
+        cpuinfo = _CPUINFO.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        cpuinfo = ""
+    return " ".join([platform.machine(), *kernel_flags(cpuinfo.splitlines())])
+
+
+def kernel_flags(cpuinfo: Iterable[str]) -> list[str]:
+    """The relevant flags of the first processor in /proc/cpuinfo's lines, sorted."""
+    for line in cpuinfo:
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return sorted(flag for flag in value.split() if flag.startswith(_KERNEL_FLAGS))
+    return []

@@ -1,0 +1,304 @@
+"""A worker's seat in the run: one thread that sends its beats and hears the coordinator.
+
+The thread owns the connection; the other threads leave messages in an outbox and read what was heard. When the
+run ends badly, or the coordinator is gone, `wakeup` is set, so that every wait of the data plane ends with
+RunEnded. A main thread that does not look (it computes, or hangs) is given a few seconds; then the process ends:
+no worker outlives its run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shoal.clock import Deadline
+from shoal.cluster.identity import Identity
+from shoal.cluster.messages import (
+    FROM_COORDINATOR,
+    POST_LIMIT,
+    TEXT_LIMIT,
+    Beat,
+    Done,
+    End,
+    Failed,
+    Join,
+    Post,
+    Reason,
+    Refuse,
+    ViewChange,
+)
+from shoal.cluster.view import Member, View
+from shoal.config import Deadlines
+from shoal.errors import PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, WireError
+from shoal.wire.connection import Connection, connect
+from shoal.wire.keys import RunKey
+from shoal.wire.messages import Message
+from shoal.wire.wakeup import Wakeup
+
+ORPHANED = 70  # the exit code of a worker that was ended because its run was over
+GRACE = 5.0  # seconds from the end of the run until such a worker is ended
+_FLUSH = 2.0  # seconds that a worker's last words may take
+_RATE_WINDOW = 10  # beats over which samples per second are averaged
+
+
+@dataclass(frozen=True, slots=True)
+class _Occupation:
+    """What the worker does, as it last said."""
+
+    step: int
+    doing: str
+    exchanging: bool
+    since: float
+
+
+class Seat:
+    """This worker's place in the run, from `join` to `close`. All methods may be called from any thread."""
+
+    def __init__(self, connection: Connection, member: Member, deadlines: Deadlines) -> None:
+        self.wakeup = Wakeup()
+        self.member = member
+        self._connection = connection
+        self._beat_every = deadlines.silence / 10
+        self._occupation = _Occupation(0, "starting", False, time.monotonic())
+        self._samples = 0
+        self._history: deque[tuple[float, int]] = deque(maxlen=_RATE_WINDOW + 1)
+        self._outbox: deque[Message] = deque()
+        self._poke = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._leaving = threading.Event()
+        self._changed = threading.Condition()  # guards what was heard
+        self._view: View | None = None
+        self._posts: dict[str, bytes] = {}
+        self._end: End | None = None
+        self._over: BaseException | None = None  # why this seat no longer counts
+        self._thread = threading.Thread(target=self._attend, name="shoal-seat", daemon=True)
+        _seats.add(self)
+
+    @classmethod
+    def join(
+        cls, address: str, key: RunKey, member: Member, identity: Identity, deadlines: Deadlines
+    ) -> Seat:
+        """Take the seat; returns once everyone has joined and view 1 is known.
+
+        Refused if the coordinator does not want this member, RunEnded if the run is over before it began.
+        """
+        connection = connect(address, key, FROM_COORDINATOR, Deadline.after(deadlines.connect))
+        connection.peer = "coordinator"
+        seat = cls(connection, member, deadlines)
+        seat._outbox.append(Join(member, identity))
+        seat._thread.start()
+        # The coordinator gives up first and knows who did not come; this is for when it says nothing.
+        deadline = Deadline.after(deadlines.start + deadlines.silence)
+        try:
+            seat._wait(lambda: seat._view is not None, deadline, "the first view did not come")
+        except BaseException:
+            seat.close()
+            raise
+        return seat
+
+    # What the worker says ---------------------------------------------------------------------------
+
+    def say(self, step: int, doing: str, samples: int = 0, exchanging: bool = False) -> None:
+        """Remember where the worker is and how many samples it has finished since it last said so.
+
+        Costs nothing: the next beat carries it. `exchanging`: it can't go on unless every worker comes.
+        """
+        self._samples += samples
+        self._occupation = _Occupation(step, doing, exchanging, time.monotonic())
+
+    def post(self, name: str, value: bytes) -> None:
+        """Give every member, this one included, a small named value. A later one replaces an earlier."""
+        if len(value) > POST_LIMIT:
+            raise UsageError(f"a post holds {POST_LIMIT} bytes at most; {name!r} has {len(value)}")
+        self._send(Post(name, value))
+
+    def fail(self, error: BaseException, traceback: str) -> None:
+        """Say that the script ended with this error. Returns when it is said (or nobody listens)."""
+        occupation = self._occupation
+        self._send(
+            Failed(
+                step=occupation.step,
+                doing=occupation.doing,
+                kind=type(error).__name__,
+                error=str(error)[:TEXT_LIMIT],
+                traceback=traceback[-TEXT_LIMIT:],
+                blames=_blamed(error),
+                code=_exit_code(error),
+            ),
+            flush=True,
+        )
+
+    def done(self) -> None:
+        """Say that the script has finished. Returns when it is said (or nobody listens)."""
+        self._send(Done(self._occupation.step), flush=True)
+
+    # What the worker hears --------------------------------------------------------------------------
+
+    @property
+    def view(self) -> View:
+        """The newest view."""
+        if self._view is None:
+            raise UsageError("this member has not joined a run yet")
+        return self._view
+
+    def wait_post(self, name: str, deadline: Deadline) -> bytes:
+        """The value posted under this name. PeerTimeout if nobody posts it, RunEnded if the run ends."""
+        self._wait(lambda: name in self._posts, deadline, f"nobody posted {name!r}")
+        return self._posts[name]
+
+    def wait_end(self) -> None:
+        """Return when every worker is done; RunEnded if the run ends otherwise.
+
+        Has no deadline of its own: the others may train for days, and the coordinator watches them.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._end is not None or self._over is not None)
+        if self._over is not None:
+            raise self._over
+
+    def close(self) -> None:
+        """Give the seat up. Calling it again does nothing."""
+        if not self._leaving.is_set():
+            self._leaving.set()
+            os.eventfd_write(self._poke, 1)
+            self._thread.join()
+            self._connection.close()
+            self.wakeup.close()
+            os.close(self._poke)
+
+    # The thread -------------------------------------------------------------------------------------
+
+    def _attend(self) -> None:
+        try:
+            self._serve()
+        except WireError as error:
+            self._lose(RunEnded(f"the coordinator is gone: {error}"))
+        if self._over is not None and not self._leaving.wait(GRACE):
+            print(f"shoal: {self.member.id} is ended: {self._over}", file=sys.stderr, flush=True)
+            os._exit(ORPHANED)
+
+    def _serve(self) -> None:
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        poll.register(self._poke, select.POLLIN)
+        next_beat = time.monotonic() + self._beat_every
+        while self._end is None and self._over is None:
+            self._empty_outbox()
+            if self._leaving.is_set():
+                return
+            poll.poll(max(0.0, next_beat - time.monotonic()) * 1000)
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._poke)
+            if time.monotonic() >= next_beat:
+                self._outbox.append(self._beat())
+                next_beat = time.monotonic() + self._beat_every
+            while (message := self._connection.try_receive()) is not None:
+                self._hear(message)
+
+    def _empty_outbox(self) -> None:
+        while self._outbox:
+            self._connection.send(self._outbox[0], deadline=Deadline.after(_FLUSH))
+            with self._changed:
+                self._outbox.popleft()
+                self._changed.notify_all()
+
+    def _hear(self, message: Message) -> None:
+        with self._changed:
+            match message:
+                case ViewChange(view):
+                    self._view = view
+                case Post(name, value):
+                    self._posts[name] = value
+                case End(ok=True):
+                    self._end = message
+                case _:
+                    pass
+            self._changed.notify_all()
+        match message:
+            case End(ok=False):
+                self._lose(RunEnded(message.reason))
+            case Refuse(Reason.OVER, text):
+                self._lose(RunEnded(text))
+            case Refuse(reason, text):
+                self._lose(Refused(reason.value, text))
+            case _:
+                pass
+
+    def _lose(self, why: BaseException) -> None:
+        """The run is over for this member: wake whoever waits."""
+        with self._changed:
+            self._over = why
+            self._changed.notify_all()
+        self.wakeup.set(why)
+
+    def _beat(self) -> Beat:
+        occupation, now = self._occupation, time.monotonic()
+        self._history.append((now, self._samples))
+        began, samples = self._history[0]
+        rate = (self._samples - samples) / (now - began) if now > began else 0.0
+        return Beat(occupation.step, occupation.doing, now - occupation.since, rate, occupation.exchanging)
+
+    # Between the two --------------------------------------------------------------------------------
+
+    def _send(self, message: Message, flush: bool = False) -> None:
+        with self._changed:
+            if self._leaving.is_set() or self._over is not None or self._end is not None:
+                return
+            self._outbox.append(message)
+            os.eventfd_write(self._poke, 1)
+            if flush:
+                self._changed.wait_for(lambda: not self._outbox or self._over is not None, _FLUSH)
+
+    def _wait(self, heard: Callable[[], bool], deadline: Deadline, otherwise: str) -> None:
+        """Wait until it was heard or the seat no longer counts."""
+        begun = deadline.clock.now()
+        with self._changed:
+            self._changed.wait_for(lambda: heard() or self._over is not None, deadline.left())
+            if heard():
+                return
+        if self._over is not None:
+            raise self._over
+        waited = deadline.clock.now() - begun
+        raise PeerTimeout(("coordinator",), f"{otherwise} within {waited:.1f} s")
+
+    def _forget(self) -> None:
+        """In a forked child: let go, or the child would keep a dead worker's connection open."""
+        self._leaving.set()
+        self._connection.close()
+
+
+_seats: weakref.WeakSet[Seat] = weakref.WeakSet()
+
+
+def _forget_seats() -> None:
+    for seat in list(_seats):
+        seat._forget()
+
+
+os.register_at_fork(after_in_child=_forget_seats)
+
+
+def _blamed(error: BaseException) -> tuple[str, ...]:
+    """Whose absence the error, or what caused it, speaks of."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, PeerClosed):
+            return (cause.peer,)
+        if isinstance(cause, PeerTimeout):
+            return cause.missing
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return ()
+
+
+def _exit_code(error: BaseException) -> int:
+    """What Python would exit with."""
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return error.code & 0xFF
+    return 1

@@ -1,0 +1,132 @@
+"""What members, the coordinator and `shoal status` say to each other.
+
+A member says Join once, then Beat often, Post when it has something for all, and at the end either
+Done or Failed. The coordinator answers with ViewChange (or Refuse), passes Posts on, and says End
+once. Nothing that belongs to a step's hot path goes this way.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from shoal.cluster.identity import Identity
+from shoal.cluster.view import Member, View
+from shoal.wire.messages import Codec, Message
+
+POST_LIMIT = 64 * 1024  # bytes of one posted value: posts are for facts, not for tensors
+TEXT_LIMIT = 32 * 1024  # characters of an error or a traceback
+
+
+class Reason(Enum):
+    """Why a request was refused."""
+
+    UNKNOWN_MEMBER = "unknown member"
+    TAKEN = "id is taken"
+    UNLIKE = "numeric identity differs"
+    NOT_JOINED = "not joined"
+    OVER = "the run is over"
+
+
+class Join(Message, frozen=True):
+    """Member -> coordinator: count me in. Answered with the first ViewChange, Refuse or End."""
+
+    member: Member
+    identity: Identity
+
+
+class Beat(Message, frozen=True):
+    """Member -> coordinator: I am alive; this is what I do. Not answered."""
+
+    step: int = 0
+    doing: str = "starting"
+    lasting: float = 0.0  # seconds it has been doing this, by its own clock
+    samples_per_second: float = 0.0
+    exchanging: bool = False  # it can't go on until every other worker came to the same exchange
+
+
+class Failed(Message, frozen=True):
+    """Member -> coordinator: my script ended with this error. Answered with End."""
+
+    step: int
+    doing: str
+    kind: str  # the exception's class
+    error: str  # its text
+    traceback: str
+    blames: tuple[str, ...] = ()  # members whose absence caused it: the error is a consequence
+    code: int = 1  # the exit code the script asked for, or 1
+
+
+class Done(Message, frozen=True):
+    """Member -> coordinator: my script has finished. Answered with End when all have."""
+
+    step: int
+
+
+class Post(Message, frozen=True):
+    """Member -> coordinator -> every member: a small named value. A later one replaces an earlier."""
+
+    name: str
+    value: bytes
+
+
+class ViewChange(Message, frozen=True):
+    """Coordinator -> members: from now on this is who we are."""
+
+    view: View
+
+
+class Refuse(Message, frozen=True):
+    """Coordinator -> whoever asked: no, and why. The connection closes after it."""
+
+    reason: Reason
+    text: str
+
+
+class End(Message, frozen=True):
+    """Coordinator -> members and launcher: the run is over. Said once; the last word."""
+
+    ok: bool
+    code: int  # the launcher's exit code
+    reason: str  # a sentence: who, at which step, doing what, since when
+    culprits: tuple[str, ...] = ()
+    traceback: str = ""  # the first culprit's, if it could still report one
+    advice: str = ""
+
+
+class StatusRequest(Message, frozen=True):
+    """Client -> coordinator: how is the run? Answered with StatusReply."""
+
+
+class MemberStatus(msgspec.Struct, frozen=True):
+    """One line of `shoal status`."""
+
+    id: str
+    role: str
+    pid: int
+    host: str
+    state: str  # "starting", "training", "finished", "lost"
+    step: int
+    doing: str
+    samples_per_second: float
+    silent: float  # seconds since it was last heard
+
+
+class StatusReply(Message, frozen=True):
+    """Coordinator -> client: the run as the coordinator sees it now."""
+
+    run: str
+    script: str
+    backend: str
+    strategy: str
+    pieces: int
+    threads: int
+    view: int  # 0: not all have joined yet
+    uptime: float
+    logs: str
+    members: tuple[MemberStatus, ...]
+
+
+TO_COORDINATOR = Codec(Join, Beat, Failed, Done, Post, StatusRequest)
+FROM_COORDINATOR = Codec(ViewChange, Refuse, End, Post, StatusReply)

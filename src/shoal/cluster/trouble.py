@@ -1,0 +1,220 @@
+"""Why a worker no longer counts, as values, and how to say it.
+
+`explain` turns all that is known about a run's troubles into its one End. It prefers causes to
+consequences: a worker that could not reach a dead peer is not the one to blame.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shoal.cluster.messages import End, Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """The last that was known of a worker when it got into trouble."""
+
+    pid: int
+    step: int
+    doing: str
+    silent: float  # seconds since it was last heard
+    finished: bool  # it had said Done
+
+    def __str__(self) -> str:
+        if self.finished:
+            return f"after finishing its script at step {self.step}"
+        return f"at step {self.step} ({self.doing})"
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """It reported an error of its own accord."""
+
+    where: Whereabouts
+    failed: Failed
+
+    def sentence(self, who: str) -> str:
+        if self.failed.kind == "SystemExit":
+            return f"the script on {who} exited with code {self.failed.code} {self.where}"
+        return f"{who} raised {self.headline()} {self.where}"
+
+    def headline(self) -> str:
+        lines = self.failed.error.strip().splitlines()
+        more = " […]" if len(lines) > 1 else ""
+        return f"{self.failed.kind}: {lines[0]}{more}" if lines else self.failed.kind
+
+    def advice(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """Its process ended and it had not said so. A negative code is a signal's number."""
+
+    where: Whereabouts
+    code: int
+
+    def sentence(self, who: str) -> str:
+        if self.where.pid == 0:
+            return f"{who} {self._ending()} before it had joined the run"
+        return f"{who} (pid {self.where.pid}) {self._ending()} {self.where}{_heard(self.where)}"
+
+    def _ending(self) -> str:
+        if self.code >= 0:
+            return f"exited with code {self.code} without having finished its script,"
+        return f"was killed by {_signal_name(-self.code)}"
+
+    def advice(self) -> str:
+        return _SIGNAL_ADVICE.get(-self.code, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Vanished:
+    """Its connection closed and it had not said so; nobody saw its process end (yet)."""
+
+    where: Whereabouts
+
+    def sentence(self, who: str) -> str:
+        return f"{who} (pid {self.where.pid}) closed its connection {self.where}{_heard(self.where)}"
+
+    def advice(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """It sent nothing for longer than its deadline."""
+
+    where: Whereabouts
+    deadline: float
+    process: str  # what the process was seen to do: "is stopped", "is idle", …
+
+    def sentence(self, who: str) -> str:
+        silence = f"was silent for {self.where.silent:.1f} s (deadline {self.deadline:.1f} s)"
+        return f"{who} (pid {self.where.pid}) {silence} {self.where}; its process {self.process}"
+
+    def advice(self) -> str:
+        return "If it was only slow, allow more with `shoal run --timeout SECONDS`."
+
+
+@dataclass(frozen=True, slots=True)
+class Unlike:
+    """It asked to join with another numeric identity."""
+
+    differences: str
+
+    def sentence(self, who: str) -> str:
+        return f"{who} can't join, its sums would differ: {self.differences}"
+
+    def advice(self) -> str:
+        return "Start every worker with the same packages, threads and pieces on the same kind of processor."
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """It never joined."""
+
+    deadline: float
+    came: int
+    expected: int
+
+    def sentence(self, who: str) -> str:
+        return f"{who} did not join within {self.deadline:.0f} s; {self.came} of {self.expected} came"
+
+    def advice(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deserted:
+    """It finished its script while another waits for it in an exchange."""
+
+    where: Whereabouts
+    waiting: str
+    waiting_where: Whereabouts
+    waiting_for: float
+
+    def sentence(self, who: str) -> str:
+        waits = f"{self.waiting} has been waiting for it for {self.waiting_for:.1f} s {self.waiting_where}"
+        return f"{who} finished its script at step {self.where.step}, but {waits}"
+
+    def advice(self) -> str:
+        return "Every worker must make the same calls of fit, evaluate and predict, with as many steps."
+
+
+Trouble = Raised | Died | Vanished | Silent | Unlike | Absent | Deserted
+
+
+def explain(troubles: Mapping[str, Trouble], workers: int, finished: tuple[str, ...] = ()) -> End:
+    """The run's End. `troubles` is in the order in which they were noticed and is not empty."""
+    causes = {id: trouble for id, trouble in troubles.items() if not _blames(trouble)}
+    if not causes:
+        return _missed(troubles, finished)
+    trouble = next(iter(causes.values()))
+    alike = tuple(id for id, other in causes.items() if _same(trouble, other))
+    failed = trouble.failed if isinstance(trouble, Raised) else None
+    return End(
+        ok=False,
+        code=failed.code if failed else 1,
+        reason=trouble.sentence(_names(alike, workers)),
+        culprits=alike,
+        traceback=failed.traceback if failed else "",
+        advice=trouble.advice(),
+    )
+
+
+def _missed(troubles: Mapping[str, Trouble], finished: tuple[str, ...]) -> End:
+    """Only consequences are known: say who is missed, in the words of the first who missed them."""
+    by, trouble = next(iter(troubles.items()))
+    assert isinstance(trouble, Raised)
+    blames = trouble.failed.blames
+    names = (f"{id} (its script had finished)" if id in finished else id for id in blames)
+    reason = f"{', '.join(names)} did not come to {by} {trouble.where}: {trouble.headline()}"
+    return End(ok=False, code=1, reason=reason, culprits=blames, traceback=trouble.failed.traceback)
+
+
+def _blames(trouble: Trouble) -> bool:
+    """It is a consequence of what happened to others."""
+    return isinstance(trouble, Raised) and bool(trouble.failed.blames)
+
+
+def _same(one: Trouble, other: Trouble) -> bool:
+    """They happened to several workers and are worth one sentence."""
+    match one, other:
+        case Raised(_, a), Raised(_, b):
+            return (a.kind, a.error, a.code) == (b.kind, b.error, b.code)
+        case Died(_, a_code), Died(_, b_code):
+            return a_code == b_code
+        case Absent(), Absent():
+            return True
+        case _:
+            return one is other
+
+
+def _names(ids: tuple[str, ...], workers: int) -> str:
+    if len(ids) == 1:
+        return ids[0]
+    if len(ids) == workers:
+        return f"all {workers} workers"
+    return f"{', '.join(ids[:-1])} and {ids[-1]}"
+
+
+def _heard(where: Whereabouts) -> str:
+    return f", {where.silent:.1f} s after it was last heard"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+_SIGNAL_ADVICE: dict[int, str] = {
+    signal.SIGKILL: "If nobody sent that signal, the machine ran out of memory: `dmesg` says so.",
+    signal.SIGSEGV: "A native library crashed; the worker's log holds the Python stack.",
+    signal.SIGABRT: "A native library gave up; the worker's log holds its last words.",
+}

@@ -1,0 +1,53 @@
+"""Who is in the run. A view is a value: all who hold view 3 hold the same members in the same order."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Role = Literal["worker", "server", "coordinator"]
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One process of a run, as its peers know it."""
+
+    id: str  # "worker-2": the role and a number that stays with it for the whole run
+    role: Role
+    pid: int
+    host: str
+    address: str  # where its peers reach it, for example "unix:/run/user/1000/shoal/…/worker-2.sock"
+
+    @property
+    def number(self) -> int:
+        """The number in the id. "worker-10" comes after "worker-2"."""
+        return int(self.id.rpartition("-")[2])
+
+
+class View(msgspec.Struct, frozen=True):
+    """A numbered set of members. The number grows by one with each change; it never goes back."""
+
+    number: int
+    members: tuple[Member, ...]
+
+    @classmethod
+    def of(cls, number: int, members: list[Member]) -> View:
+        # Sorted by role and number, so every member derives the same ranks from the same set.
+        return cls(number, tuple(sorted(members, key=lambda member: (member.role, member.number))))
+
+    @property
+    def workers(self) -> tuple[Member, ...]:
+        """The workers by rank."""
+        return tuple(member for member in self.members if member.role == "worker")
+
+    @property
+    def chief(self) -> Member:
+        """The worker with the lowest number: it prints and writes files."""
+        return self.workers[0]
+
+    def rank(self, id: str) -> int:
+        """The place of this worker among the view's workers. ValueError if it is not one of them."""
+        ids = [member.id for member in self.workers]
+        if id not in ids:
+            raise ValueError(f"{id} is not a worker of view {self.number} ({', '.join(ids)})")
+        return ids.index(id)

@@ -1,0 +1,93 @@
+"""What the rooms above see of a group of workers. All verbs but `close` are collective: every rank calls the
+same ones in the same order with the same `what`, or all learn that they did not (Diverged).
+
+Every wait has the run's stall deadline: PeerTimeout names who did not come, PeerClosed who is gone, and what
+the control plane knows about the end of the run (RunEnded) comes before both. A group belongs to one thread.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from shoal.collectives.layout import Array, Layout, Vector
+
+
+class Outcome(NamedTuple):
+    """A committed exchange: the sum over all pieces, read in place, and everyone's notes by rank."""
+
+    total: Vector
+    notes: list[bytes]
+
+
+class AbstractExchange(ABC):
+    """Memory in which the workers of a group add up vectors of one layout, step after step."""
+
+    @abstractmethod
+    def slot(self, i: int) -> Vector:
+        """Where this worker writes the sum of its i-th cover node. Ask anew for each step.
+
+        What is written stays as it is until `reduce` commits, also if `reduce` fails.
+        """
+
+    @abstractmethod
+    def reduce(self, what: str, pieces: int, shares: tuple[range, ...], note: bytes) -> Outcome:
+        """The sum of all pieces along their tree. `shares[r]` are the pieces that rank r holds.
+
+        The total is the same bits on every rank, whatever the shares. It is valid until the next `reduce`.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the memory back. Arrays that were handed out stay readable."""
+
+
+class AbstractGroup(ABC):
+    """The workers of one view, as one of them sees them."""
+
+    @property
+    @abstractmethod
+    def rank(self) -> int:
+        """This worker's place in the view."""
+
+    @property
+    @abstractmethod
+    def members(self) -> tuple[str, ...]:
+        """Everyone's id, by rank."""
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    @abstractmethod
+    def gather(self, what: str, value: bytes) -> list[bytes]:
+        """Small values of all, by rank."""
+
+    @abstractmethod
+    def broadcast(self, what: str, arrays: Sequence[Array]) -> None:
+        """Writes rank 0's contents into everyone's arrays.
+
+        Types and shapes must match: Diverged names what doesn't, before anything is written.
+        """
+
+    @abstractmethod
+    def gather_rows(self, what: str, arrays: Sequence[Array]) -> list[list[Array]]:
+        """Everyone's arrays, by rank. Their number, types and shapes may differ."""
+
+    @abstractmethod
+    def scatter(
+        self, what: str, parts: Sequence[Sequence[Array]] | None, header: bytes = b""
+    ) -> tuple[bytes, list[Array]]:
+        """Rank 0 gives a header for all and parts[r] for rank r, the others give None.
+
+        Everyone gets the header and its own part.
+        """
+
+    @abstractmethod
+    def open(self, layout: Layout, slots: int) -> AbstractExchange:
+        """Make the memory for exchanges of `layout` in which a worker has up to `slots` partial sums."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave. Peers that still wait for this worker learn that it is gone."""

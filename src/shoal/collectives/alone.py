@@ -1,0 +1,67 @@
+"""A group of one: everything is already here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shoal.collectives.abstract import AbstractExchange, AbstractGroup, Outcome
+from shoal.collectives.layout import Array, Layout, Vector
+from shoal.collectives.plan import plan
+
+
+class Alone(AbstractGroup):
+    """The only worker of a view. No wire, no copies."""
+
+    def __init__(self, me: str) -> None:
+        self._members = (me,)
+
+    @property
+    def rank(self) -> int:
+        return 0
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        return self._members
+
+    def gather(self, what: str, value: bytes) -> list[bytes]:
+        return [value]
+
+    def broadcast(self, what: str, arrays: Sequence[Array]) -> None:
+        pass
+
+    def gather_rows(self, what: str, arrays: Sequence[Array]) -> list[list[Array]]:
+        return [list(arrays)]
+
+    def scatter(
+        self, what: str, parts: Sequence[Sequence[Array]] | None, header: bytes = b""
+    ) -> tuple[bytes, list[Array]]:
+        return header, list(parts[0]) if parts else []
+
+    def open(self, layout: Layout, slots: int) -> AbstractExchange:
+        return _AloneExchange(layout)
+
+    def close(self) -> None:
+        pass
+
+
+class _AloneExchange(AbstractExchange):
+    """The whole batch is one node, so the one partial sum is the total. Two slots take turns, so that a total
+    can still be read while the next is written."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._turns = [layout.vector(np.zeros(layout.nbytes, np.uint8).data) for _ in range(2)]
+
+    def slot(self, i: int) -> Vector:
+        if i != 0:
+            raise IndexError(f"a worker alone has one partial sum, number 0, not {i}")
+        return self._turns[0]
+
+    def reduce(self, what: str, pieces: int, shares: tuple[range, ...], note: bytes) -> Outcome:
+        plan(pieces, shares, 1)  # checks that it holds all pieces
+        self._turns.reverse()
+        return Outcome(self._turns[1], [note])
+
+    def close(self) -> None:
+        self._turns.clear()

@@ -1,0 +1,100 @@
+"""What one exchange adds up: a vector of three sections, and how it lies in memory.
+
+| f32 ... | pad | f64 ... | pad | i64 ... | pad |       every section starts on a cache line
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.errors import UsageError
+
+LINE = 64  # a cache line
+PAGE = 4096
+
+Array = np.ndarray[Any, Any]
+
+
+class Vector(NamedTuple):
+    """The numpy arrays of one vector. All are added up element by element."""
+
+    f32: Array
+    f64: Array
+    i64: Array
+
+
+class Section(NamedTuple):
+    """Where one of the arrays lies."""
+
+    dtype: np.dtype[Any]
+    offset: int  # bytes
+    length: int  # elements
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.length * self.dtype.itemsize
+
+
+class Run(NamedTuple):
+    """Elements `lo` to `hi` of the section number `section`."""
+
+    section: int
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Element counts of the three sections of one exchange's vector."""
+
+    f32: int
+    f64: int = 0
+    i64: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.f32, self.f64, self.i64) < 0:
+            raise UsageError(f"a layout's counts can't be negative: {self}")
+
+    @property
+    def sections(self) -> tuple[Section, Section, Section]:
+        first = Section(np.dtype(np.float32), 0, self.f32)
+        second = Section(np.dtype(np.float64), round_up(first.end, LINE), self.f64)
+        third = Section(np.dtype(np.int64), round_up(second.end, LINE), self.i64)
+        return first, second, third
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one vector, up to a whole cache line; at least one."""
+        return max(LINE, round_up(self.sections[2].end, LINE))
+
+    def vector(self, memory: memoryview, offset: int = 0) -> Vector:
+        """The vector that starts `offset` bytes into `memory`, in place."""
+        return Vector(
+            *(
+                np.frombuffer(memory, section.dtype, section.length, offset + section.offset)
+                for section in self.sections
+            )
+        )
+
+    def slices(self, parts: int, grain: int) -> tuple[range, ...]:
+        """The vector's bytes in `parts` runs, as equal as whole grains (multiples of a line) allow."""
+        grains = -(-self.nbytes // grain)
+        bounds = [min(self.nbytes, grains * part // parts * grain) for part in range(parts + 1)]
+        return tuple(range(lo, hi) for lo, hi in pairwise(bounds))
+
+    def runs(self, piece: range) -> Iterator[Run]:
+        """The elements that lie in these bytes of the vector, section by section."""
+        for number, section in enumerate(self.sections):
+            lo = max(piece.start, section.offset) - section.offset
+            hi = min(piece.stop, section.end) - section.offset
+            if lo < hi:
+                yield Run(number, lo // section.dtype.itemsize, hi // section.dtype.itemsize)
+
+
+def round_up(count: int, to: int) -> int:
+    return -(-count // to) * to

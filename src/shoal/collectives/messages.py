@@ -1,0 +1,67 @@
+"""What the workers of a view say to each other."""
+
+from __future__ import annotations
+
+from shoal.wire.messages import Codec, Message
+
+
+class Hello(Message, frozen=True):
+    """Higher rank -> lower rank, first thing on a connection: who I am and in which view I am."""
+
+    view: int
+    member: str
+
+
+class Welcome(Message, frozen=True):
+    """Lower rank -> higher rank: yes, we are in the same view; all further messages belong to it."""
+
+    view: int
+    member: str
+
+
+class Refuse(Message, frozen=True):
+    """Either way: no, and why. The sender takes no further part in what was asked."""
+
+    reason: str
+    text: str
+
+
+class Published(Message, frozen=True):
+    """To all peers: I have come to exchange `number`; my part of it stays as it is until all have reduced it.
+
+    Between hosts the receiver's slice of each of my partial sums travels beside it.
+    """
+
+    view: int
+    number: int  # counts the exchanges of the view
+    what: str  # for example "fit step 12"; every member's must be the same
+    note: bytes
+    exchange: int = 0  # the number under which the exchange's memory was opened; 0: there is none
+    pieces: int = 0  # the step's pieces, and the run of them that I hold
+    first: int = 0
+    stop: int = 0
+
+
+class Reduced(Message, frozen=True):
+    """To all peers: my slice of exchange `number` is added up. Between hosts it travels beside it."""
+
+    view: int
+    number: int
+    exchange: int = 0
+
+
+class Bulk(Message, frozen=True):
+    """To a peer that expects it: the arrays that both agreed on in exchange `number`, beside the header."""
+
+    view: int
+    number: int
+
+
+class Handed(Message, frozen=True):
+    """To a peer of the same host: descriptors of the shared memory that exchange `number` opens."""
+
+    view: int
+    number: int
+
+
+CODEC = Codec(Hello, Welcome, Refuse, Published, Reduced, Bulk, Handed)

@@ -1,0 +1,117 @@
+"""A group of two workers or more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from shoal.collectives import arrays as packed
+from shoal.collectives.abstract import AbstractExchange, AbstractGroup
+from shoal.collectives.arrays import ArraySpec
+from shoal.collectives.layout import Array, Layout
+from shoal.collectives.meeting import Meeting
+from shoal.errors import Diverged, UsageError
+
+Opener = Callable[[Meeting, Layout, int], AbstractExchange]
+
+
+class PeerGroup(AbstractGroup):
+    """Two workers or more, each connected to each. `opener` is how their vectors move."""
+
+    def __init__(self, meeting: Meeting, opener: Opener) -> None:
+        self._meeting = meeting
+        self._opener = opener
+
+    @property
+    def rank(self) -> int:
+        return self._meeting.rank
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        return self._meeting.members
+
+    def gather(self, what: str, value: bytes) -> list[bytes]:
+        return self._meeting.hold(what, value)
+
+    def broadcast(self, what: str, arrays: Sequence[Array]) -> None:
+        notes = self._meeting.hold(what, msgspec.msgpack.encode(packed.specs(arrays)))
+        everyones = [msgspec.msgpack.decode(note, type=list[ArraySpec]) for note in notes]
+        for member, theirs in zip(self.members, everyones, strict=True):
+            _check_same(what, self.members[0], everyones[0], member, theirs)
+        if self.rank == 0:
+            views = [packed.view(array) for array in packed.contiguous(arrays)]
+            self._meeting.ship(what, dict.fromkeys(range(1, self.size), views), {})
+            return
+        # Arrays that don't lie in one run get a copy's content; the others are written by the socket itself.
+        landing = packed.contiguous(arrays)
+        self._meeting.ship(what, {}, {0: [packed.view(array) for array in landing]})
+        for array, landed in zip(arrays, landing, strict=True):
+            if landed is not array:
+                np.copyto(array, landed)
+
+    def gather_rows(self, what: str, arrays: Sequence[Array]) -> list[list[Array]]:
+        notes = self._meeting.hold(what, msgspec.msgpack.encode(packed.specs(arrays)))
+        rows = [
+            list(arrays)
+            if rank == self.rank
+            else [spec.empty() for spec in msgspec.msgpack.decode(note, type=list[ArraySpec])]
+            for rank, note in enumerate(notes)
+        ]
+        mine = [packed.view(array) for array in packed.contiguous(arrays)]
+        peers = [rank for rank in range(self.size) if rank != self.rank]
+        self._meeting.ship(
+            what,
+            dict.fromkeys(peers, mine),
+            {rank: [packed.view(array) for array in rows[rank]] for rank in peers},
+        )
+        return rows
+
+    def scatter(
+        self, what: str, parts: Sequence[Sequence[Array]] | None, header: bytes = b""
+    ) -> tuple[bytes, list[Array]]:
+        if self.rank == 0:
+            if parts is None or len(parts) != self.size:
+                raise UsageError(f"{what}: rank 0 must give one part to each of {self.size} workers")
+            word = msgspec.msgpack.encode((header, [packed.specs(part) for part in parts]))
+            self._meeting.hold(what, word)
+            sends = {
+                rank: [packed.view(array) for array in packed.contiguous(parts[rank])]
+                for rank in range(1, self.size)
+            }
+            self._meeting.ship(what, sends, {})
+            return header, list(parts[0])
+        word = self._meeting.hold(what, b"")[0]
+        header, everyones = msgspec.msgpack.decode(word, type=tuple[bytes, list[list[ArraySpec]]])
+        part = [spec.empty() for spec in everyones[self.rank]]
+        self._meeting.ship(what, {}, {0: [packed.view(array) for array in part]})
+        return header, part
+
+    def open(self, layout: Layout, slots: int) -> AbstractExchange:
+        if slots < 1:
+            raise UsageError(f"an exchange needs at least 1 slot, not {slots}")
+        what = "opening an exchange"
+        wanted = (layout.f32, layout.f64, layout.i64, slots)
+        notes = self._meeting.hold(what, msgspec.msgpack.encode(wanted))
+        for member, note in zip(self.members, notes, strict=True):
+            theirs = msgspec.msgpack.decode(note, type=tuple[int, int, int, int])
+            if theirs != wanted:
+                raise Diverged(
+                    f"{what}: {self.members[self.rank]} wants (f32, f64, i64, slots) = {wanted}, "
+                    f"{member} {theirs}"
+                )
+        return self._opener(self._meeting, layout, slots)
+
+    def close(self) -> None:
+        self._meeting.close()
+
+
+def _check_same(
+    what: str, chief: str, expected: Sequence[ArraySpec], member: str, theirs: Sequence[ArraySpec]
+) -> None:
+    if len(expected) != len(theirs):
+        raise Diverged(f"{what}: {chief} has {len(expected)} arrays, {member} has {len(theirs)}")
+    for i, (one, other) in enumerate(zip(expected, theirs, strict=True)):
+        if one != other:
+            raise Diverged(f"{what}: array {i} of {chief} is {one}, of {member} it is {other}")

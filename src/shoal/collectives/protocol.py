@@ -1,0 +1,275 @@
+"""One member's side of the exchanges of a view. Pure: messages and the time in, decisions out.
+
+An exchange has one or two rounds. In the first everyone says Published; an exchange of one round commits when
+all have. In the second, each reduces its slice, says Reduced, and commits when all have:
+
+    begin ──► Say(Published) ··all published··► Reduce ──reduced()──► Say(Reduced) ··all reduced··► Commit
+                                            └─► Commit (one round)
+
+Rules
+- A message counts for the exchange whose number it bears. A peer may be one exchange ahead (it has committed
+  what this member is about to commit): what it said is kept. Any other number is a broken peer.
+- All must mean the same by a number: the same `what`, the same pieces, each the run that all others believe
+  it holds. Otherwise the scripts have diverged, and the error names both sides.
+- A lost member aborts an exchange only while something of it is awaited; the next exchange aborts at once.
+- Nobody waits longer than `patience` in one round.
+- After Abort, Late, Mismatch or Broken there are no further exchanges in this view.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shoal.collectives.messages import Published, Reduced
+
+Message = Published | Reduced
+
+
+class Lost(NamedTuple):
+    """Event: nothing more will come from this member."""
+
+    why: str
+
+
+class Say(NamedTuple):
+    """Decision: send this to every peer."""
+
+    message: Message
+
+
+class Reduce(NamedTuple):
+    """Decision: everyone's part is there; add up the own slice, then call `reduced`."""
+
+
+class Commit(NamedTuple):
+    """Decision: the exchange counts. Everyone's notes, by rank."""
+
+    notes: list[bytes]
+
+
+class Abort(NamedTuple):
+    """Decision: the exchange can't commit in this view, because these members are lost."""
+
+    members: tuple[str, ...]
+    why: str
+
+
+class Late(NamedTuple):
+    """Decision: the round lasted too long; these did not come."""
+
+    members: tuple[str, ...]
+    waited: float
+
+
+class Mismatch(NamedTuple):
+    """Decision: the members' scripts have diverged."""
+
+    text: str
+
+
+class Broken(NamedTuple):
+    """Decision: this peer broke the protocol."""
+
+    member: str
+    text: str
+
+
+class Stale(NamedTuple):
+    """Decision: refuse this message; its sender is in another view."""
+
+    member: str
+    text: str
+
+
+Decision = Say | Reduce | Commit | Abort | Late | Mismatch | Broken | Stale
+
+
+class Work(NamedTuple):
+    """What an exchange adds up: the memory it uses, the step's pieces and every rank's run of them."""
+
+    exchange: int
+    pieces: int
+    shares: tuple[range, ...]
+
+
+class Exchanges:
+    """All exchanges of one view, one after another, as one member sees them."""
+
+    def __init__(self, view: int, members: tuple[str, ...], me: str, patience: float) -> None:
+        self._view = view
+        self._members = members
+        self._me = me
+        self._patience = patience
+        self._peers = frozenset(members) - {me}
+        self._lost: dict[str, str] = {}
+        self._ahead: dict[str, Published] = {}  # what peers said about the next exchange
+        self._published: dict[str, Published] = {}
+        self._reduced: set[str] = set()
+        self._number = 0
+        self._what = ""
+        self._work: Work | None = None
+        self._rounds = 1
+        self._round = 0  # 0: between exchanges; 1: until all published; 2: until all reduced
+        self._since = 0.0
+        self._over: Decision | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of the exchange that is going on, or was the last."""
+        return self._number
+
+    def begin(
+        self, what: str, note: bytes, now: float, work: Work | None = None, rounds: int = 1
+    ) -> list[Decision]:
+        """Come to the next exchange. The first decision is to say so, even if it can't commit any more."""
+        if self._round:
+            raise RuntimeError(f"{what}: the exchange {self._what!r} has not ended yet")
+        if self._over is not None:
+            return [self._over]
+        self._number += 1
+        self._what, self._work, self._rounds = what, work, rounds
+        self._round, self._since = 1, now
+        mine = self._my_word(note)
+        self._published = {self._me: mine} | self._ahead
+        self._ahead = {}
+        self._reduced = set()
+        return [Say(mine), *self._check_all(), *self._progress(now)]
+
+    def handle(self, sender: str, event: Message | Lost, now: float) -> list[Decision]:
+        """Take what came from, or became of, a peer."""
+        if self._over is not None:
+            return []
+        if isinstance(event, Lost):
+            self._lost.setdefault(sender, event.why)
+            return self._progress(now)
+        if event.view != self._view:
+            text = f"{sender} is in view {event.view}, {self._me} in view {self._view}"
+            return [Stale(sender, text)]
+        if isinstance(event, Published):
+            return self._take_published(sender, event, now)
+        return self._take_reduced(sender, event, now)
+
+    def reduced(self, now: float) -> list[Decision]:
+        """The own slice is added up. The peers have a whole round's patience for theirs from now on."""
+        self._reduced.add(self._me)
+        self._since = now
+        exchange = self._work.exchange if self._work else 0
+        return [Say(Reduced(self._view, self._number, exchange)), *self._progress(now)]
+
+    def tick(self, now: float) -> list[Decision]:
+        """Call it at `deadline()`: says who is late, if anybody is."""
+        if not self._round or self._over is not None or now < self.deadline():
+            return []
+        return self._end(Late(self.waiting_for(), now - self._since))
+
+    def deadline(self) -> float:
+        """When the round that is going on has lasted too long."""
+        return self._since + self._patience
+
+    def waiting_for(self) -> tuple[str, ...]:
+        """The peers from whom something is awaited, by rank."""
+        if not self._round:
+            return ()
+        came = self._published.keys() if self._round == 1 else self._reduced
+        return tuple(member for member in self._members if member not in came and member != self._me)
+
+    def _my_word(self, note: bytes) -> Published:
+        if self._work is None:
+            return Published(self._view, self._number, self._what, note)
+        held = self._work.shares[self._members.index(self._me)]
+        return Published(
+            self._view,
+            self._number,
+            self._what,
+            note,
+            self._work.exchange,
+            self._work.pieces,
+            held.start,
+            held.stop,
+        )
+
+    def _take_published(self, sender: str, word: Published, now: float) -> list[Decision]:
+        if word.number == self._number and self._round == 1 and sender not in self._published:
+            self._published[sender] = word
+            return [*self._check(sender, word), *self._progress(now)]
+        if word.number == self._number + 1 and sender not in self._ahead and self._said_all(sender):
+            self._ahead[sender] = word
+            return []
+        return self._end(Broken(sender, self._out_of_order(sender, word)))
+
+    def _take_reduced(self, sender: str, word: Reduced, now: float) -> list[Decision]:
+        # It may come before another peer's Published: it tells that its sender has that one already.
+        expected = self._round and self._rounds == 2 and word.number == self._number
+        if not expected or sender not in self._published or sender in self._reduced:
+            return self._end(Broken(sender, self._out_of_order(sender, word)))
+        self._reduced.add(sender)
+        return self._progress(now)
+
+    def _said_all(self, sender: str) -> bool:
+        """Whether nothing more of this peer is awaited in the exchange that is going on."""
+        return not self._round or sender not in self._awaited()
+
+    def _awaited(self) -> frozenset[str]:
+        """The peers that have not said all that the exchange needs, in this round or the next."""
+        if self._rounds == 1:
+            return self._peers - self._published.keys()
+        return self._peers - self._reduced
+
+    def _progress(self, now: float) -> list[Decision]:
+        if not self._round or self._over is not None:
+            return []
+        missing = [member for member in self._members if member in self._lost and member in self._awaited()]
+        if missing:
+            return self._end(Abort(tuple(missing), "; ".join(self._lost[member] for member in missing)))
+        if self._round == 1 and len(self._published) == len(self._members):
+            if self._rounds == 1:
+                return self._commit()
+            self._round, self._since = 2, now
+            return [Reduce()]
+        if self._round == 2 and len(self._reduced) == len(self._members):
+            return self._commit()
+        return []
+
+    def _commit(self) -> list[Decision]:
+        self._round = 0
+        return [Commit([self._published[member].note for member in self._members])]
+
+    def _end(self, decision: Decision) -> list[Decision]:
+        self._round = 0
+        self._over = decision
+        return [decision]
+
+    def _check_all(self) -> list[Decision]:
+        for sender in self._members:
+            if sender in self._published and (decision := self._check(sender, self._published[sender])):
+                return decision
+        return []
+
+    def _check(self, sender: str, word: Published) -> list[Decision]:
+        """Whether a peer means the same by this exchange's number."""
+        if word.what != self._what:
+            return self._end(
+                Mismatch(
+                    f"the scripts have diverged: {self._me} is at {self._what!r}, {sender} at {word.what!r} "
+                    f"(exchange {self._number} of view {self._view}). Every worker must make the same calls "
+                    "in the same order: do not make them depend on the rank."
+                )
+            )
+        pieces, held, exchange = 0, range(0), 0
+        if self._work is not None:
+            pieces, held = self._work.pieces, self._work.shares[self._members.index(sender)]
+            exchange = self._work.exchange
+        if (word.exchange, word.pieces, word.first, word.stop) != (exchange, pieces, held.start, held.stop):
+            return self._end(
+                Mismatch(
+                    f"{self._what}: {sender} says that it holds the pieces {word.first} to {word.stop} of "
+                    f"{word.pieces}; {self._me} expects {held.start} to {held.stop} of {pieces}"
+                )
+            )
+        return []
+
+    def _out_of_order(self, sender: str, word: Message) -> str:
+        return (
+            f"{sender} sent {type(word).__name__} of exchange {word.number}, which was not expected: "
+            f"{self._me} is in round {self._round} of exchange {self._number} ({self._what!r})"
+        )

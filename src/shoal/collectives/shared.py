@@ -1,0 +1,136 @@
+"""Exchanges between workers of one host, over shared memory.
+
+Each worker's bucket holds its slots; only it can write there, its peers read. One result block, made by rank
+0, is written by all, each its own slice. A large vector takes two rounds: when all have published, each adds
+up its slice of everyone's slots into the result; when all have reduced, everyone reads the result in place. A
+small one takes one: when all have published, everyone adds up everything for itself, and the slots take turns,
+so that a fast worker does not write into what a slow one still reads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shoal.collectives.abstract import AbstractExchange, Outcome
+from shoal.collectives.adder import Adder
+from shoal.collectives.layout import PAGE, Layout, Vector, round_up
+from shoal.collectives.meeting import Meeting
+from shoal.collectives.plan import Plan, plan
+from shoal.collectives.protocol import Work
+from shoal.wire.memory import SharedBlock
+
+SMALL = 512 << 10  # bytes of a vector up to which a second round costs more than adding everything
+
+
+def open_shared(meeting: Meeting, layout: Layout, slots: int) -> AbstractExchange:
+    """Make this worker's bucket, and map everyone else's. Collective."""
+    small = layout.nbytes <= SMALL
+    stride = round_up(layout.nbytes, PAGE)
+    turns = 2 if small else 1
+    nbytes = stride * slots * turns
+    me = meeting.members[meeting.rank]
+    owned = [SharedBlock.create(f"shoal {me} bucket", nbytes)]
+    if not small and meeting.rank == 0:
+        owned.append(SharedBlock.create("shoal result", stride, peers_write=True))
+    expected = [2 if rank == 0 and not small else 1 for rank in range(len(meeting.members))]
+    taken = meeting.hand("opening shared memory", [block.fd for block in owned], expected)
+    buckets = [owned[0]] * len(meeting.members)
+    result = None if small or meeting.rank else owned[1]
+    for rank, fds in taken.items():
+        buckets[rank] = SharedBlock.open(fds[0], nbytes)
+        if len(fds) == 2:
+            result = SharedBlock.open(fds[1], stride, writable=True)
+    vectors = [
+        [
+            [layout.vector(bucket.view(), stride * (turn * slots + slot)) for slot in range(slots)]
+            for bucket in buckets
+        ]
+        for turn in range(turns)
+    ]
+    if result is None:
+        total = layout.vector(np.zeros(layout.nbytes, np.uint8).data)
+        return _SmallExchange(meeting, layout, slots, buckets, vectors, total)
+    return _LargeExchange(
+        meeting, layout, slots, [*buckets, result], vectors[0], layout.vector(result.view())
+    )
+
+
+class _LargeExchange(AbstractExchange):
+    """Two rounds; every rank adds up its slice of the result."""
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        layout: Layout,
+        slots: int,
+        blocks: list[SharedBlock],
+        vectors: list[list[Vector]],
+        total: Vector,
+    ) -> None:
+        self._meeting = meeting
+        self._number = meeting.number
+        self._slots = slots
+        self._blocks = blocks
+        self._vectors = vectors
+        self._total = total
+        self._adder = Adder(layout)
+        # Page aligned: no two workers ever write to the same page, let alone the same cache line.
+        self._part = layout.slices(len(meeting.members), PAGE)[meeting.rank]
+
+    def slot(self, i: int) -> Vector:
+        return self._vectors[self._meeting.rank][i]
+
+    def reduce(self, what: str, pieces: int, shares: tuple[range, ...], note: bytes) -> Outcome:
+        steps = plan(pieces, shares, self._slots)
+        inputs = [self._vectors[rank][slot] for rank, slot in steps.inputs]
+
+        def add_slice() -> None:
+            self._adder.add(steps.program, inputs, self._total, self._part)
+
+        notes = self._meeting.hold(what, note, Work(self._number, pieces, shares), add_slice)
+        return Outcome(self._total, notes)
+
+    def close(self) -> None:
+        _close(self._blocks)
+
+
+class _SmallExchange(AbstractExchange):
+    """One round; everyone adds up everything for itself."""
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        layout: Layout,
+        slots: int,
+        blocks: list[SharedBlock],
+        turns: list[list[list[Vector]]],
+        total: Vector,
+    ) -> None:
+        self._meeting = meeting
+        self._number = meeting.number
+        self._slots = slots
+        self._blocks = blocks
+        self._turns = turns
+        self._total = total
+        self._adder = Adder(layout)
+
+    def slot(self, i: int) -> Vector:
+        return self._turns[0][self._meeting.rank][i]
+
+    def reduce(self, what: str, pieces: int, shares: tuple[range, ...], note: bytes) -> Outcome:
+        steps: Plan = plan(pieces, shares, self._slots)
+        notes = self._meeting.hold(what, note, Work(self._number, pieces, shares))
+        vectors = self._turns[0]
+        self._adder.add(steps.program, [vectors[rank][slot] for rank, slot in steps.inputs], self._total)
+        # This turn's slots are written again after the next commit; by then everyone has come to that
+        # exchange, and so is done with adding up this one.
+        self._turns.reverse()
+        return Outcome(self._total, notes)
+
+    def close(self) -> None:
+        _close(self._blocks)
+
+
+def _close(blocks: list[SharedBlock]) -> None:
+    while blocks:
+        blocks.pop().close()

@@ -1,0 +1,373 @@
+"""Where batches come from. Every source gives a worker the rows of its own pieces, and nothing else.
+
+Arrays         indexed: a worker touches its own rows only.
+Items          indexed sample by sample (a map-style loader): a worker loads its own samples only.
+Batches        indexed batch by batch (a PyDataset): a worker loads each batch and keeps its own rows.
+Stream         read once, by the chief, who hands every worker its rows: whatever order the stream has,
+               no sample is seen twice. The price is that one process reads and all rows cross the wire.
+
+A step's rows are always one contiguous range of the global batch, because a worker holds contiguous pieces.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from shoal.data.order import Indices, permutation
+from shoal.data.structure import Skeleton
+from shoal.errors import CannotDistribute
+
+Rows = list[np.ndarray[Any, Any]]
+Split = Callable[[int], Sequence[range]]  # the batch's size -> the rows of each rank
+Wanted = Callable[[int], bool]
+Scatter = Callable[[bytes, Sequence[Rows] | None], tuple[bytes, Rows]]  # the chief's hand-out of a batch
+
+
+def every_step(step: int) -> bool:
+    return True
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """What a batch looks like: its skeleton, and each leaf's dtype and shape without the batch's axis."""
+
+    skeleton: Skeleton
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, rows: Rows, skeleton: Skeleton) -> Spec:
+        return cls(skeleton, tuple(str(r.dtype) for r in rows), tuple(r.shape[1:] for r in rows))
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """One step's rows for one worker: rows [first, first + n) of a global batch of `size` samples."""
+
+    size: int
+    first: int
+    rows: Rows
+
+
+class AbstractSource(ABC):
+    """Batches of one epoch after another. `take` is called for step 0, 1, … of an epoch, in order."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> int | None:
+        """Steps in an epoch; None when only the end of the stream will tell."""
+
+    @abstractmethod
+    def spec(self) -> Spec:
+        """What its batches look like. A stream's chief reads its first batch to know, and keeps it."""
+
+    @property
+    def together(self) -> bool:
+        """Whether all workers must call `take` for every step, even for steps that they have no rows of."""
+        return False
+
+    @abstractmethod
+    def begin(self, epoch: int, wanted: Wanted = every_step) -> None:
+        """Go to the start of an epoch. `wanted` tells the steps that this worker will take."""
+
+    @abstractmethod
+    def take(self, step: int, split: Split, rank: int) -> Taken | None:
+        """This worker's rows of a step, or None when the source has ended."""
+
+    def end(self) -> None:  # noqa: B027 (most sources have nothing to do)
+        """The epoch is over."""
+
+    def close(self) -> None:  # noqa: B027 (most sources hold nothing)
+        """Let go of threads and iterators."""
+
+
+class Arrays(AbstractSource):
+    """Arrays in memory, by row."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        skeleton: Skeleton,
+        batch_size: int,
+        seed: int | None,
+        shuffle_batches: bool = False,
+        steps: int | None = None,
+    ) -> None:
+        self._rows = rows
+        self._spec = Spec.of(rows, skeleton)
+        self._count = len(rows[0])
+        self._batch_size = batch_size
+        self._seed = seed
+        self._shuffle_batches = shuffle_batches
+        self._passes = _Passes(-(-self._count // batch_size), steps)
+        self._order: Indices | None = None
+
+    @property
+    def steps(self) -> int:
+        return self._passes.steps
+
+    def spec(self) -> Spec:
+        return self._spec
+
+    def begin(self, epoch: int, wanted: Wanted = every_step) -> None:
+        self._passes.begin(epoch)
+        self._shuffle()
+
+    def take(self, step: int, split: Split, rank: int) -> Taken | None:
+        batch = self._passes.batch(step)
+        if batch is None:
+            return None
+        low = batch * self._batch_size
+        high = min(low + self._batch_size, self._count)
+        mine = split(high - low)[rank]
+        if self._order is None:
+            rows = [row[low + mine.start : low + mine.stop] for row in self._rows]
+        else:
+            indices = self._order[low + mine.start : low + mine.stop]
+            rows = [np.take(row, indices, axis=0) for row in self._rows]
+        return Taken(high - low, mine.start, rows)
+
+    def _shuffle(self) -> None:
+        if self._seed is None:
+            return
+        if not self._shuffle_batches:
+            self._order = permutation(self._seed, self._passes.number, self._count)
+            return
+        whole = self._count // self._batch_size  # as in Keras, a last, smaller batch stays last
+        batches = permutation(self._seed, self._passes.number, whole)
+        within = np.arange(self._batch_size)
+        head = (batches[:, None] * self._batch_size + within).reshape(-1)
+        self._order = np.concatenate([head, np.arange(whole * self._batch_size, self._count)])
+
+
+class Items(AbstractSource):
+    """A map-style data set: `load(indices)` collates just the samples asked for."""
+
+    def __init__(
+        self,
+        load: Callable[[Sequence[int]], Rows],
+        spec: Spec,
+        count: int,
+        batch_size: int,
+        seed: int | None,
+        drop_last: bool,
+        steps: int | None = None,
+    ) -> None:
+        self._load = load
+        self._spec = spec
+        self._count = count
+        self._batch_size = batch_size
+        self._seed = seed
+        whole, rest = divmod(count, batch_size)
+        self._passes = _Passes(whole + (1 if rest and not drop_last else 0), steps)
+        self._order: Indices = np.arange(count)
+
+    @property
+    def steps(self) -> int:
+        return self._passes.steps
+
+    def spec(self) -> Spec:
+        return self._spec
+
+    def begin(self, epoch: int, wanted: Wanted = every_step) -> None:
+        self._passes.begin(epoch)
+        self._shuffle()
+
+    def take(self, step: int, split: Split, rank: int) -> Taken | None:
+        batch = self._passes.batch(step)
+        if batch is None:
+            return None
+        low = batch * self._batch_size
+        high = min(low + self._batch_size, self._count)
+        mine = split(high - low)[rank]
+        chosen = self._order[low + mine.start : low + mine.stop].tolist()
+        return Taken(high - low, mine.start, self._load(chosen) if chosen else empty_rows(self._spec))
+
+    def _shuffle(self) -> None:
+        if self._seed is not None:
+            self._order = permutation(self._seed, self._passes.number, self._count)
+
+
+class Batches(AbstractSource):
+    """A data set of whole batches, by number. The next ones are loaded while a step computes."""
+
+    def __init__(
+        self,
+        load: Callable[[int], Rows],
+        spec: Spec,
+        count: int,
+        seed: int | None,
+        steps: int | None = None,
+        on_epoch_begin: Callable[[], object] = lambda: None,
+        on_epoch_end: Callable[[], object] = lambda: None,
+        threads: int = 1,
+        ahead: int = 2,
+    ) -> None:
+        self._load = load
+        self._spec = spec
+        self._count = count
+        self._seed = seed
+        self._on_epoch_begin = on_epoch_begin
+        self._on_epoch_end = on_epoch_end
+        self._passes = _Passes(count, steps)
+        self._order: Indices = np.arange(count)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="shoal-batches")
+        self._ahead = max(ahead, threads)
+        self._loading: deque[tuple[int, Future[Rows]]] = deque()
+        self._wanted: Wanted = every_step
+
+    @property
+    def steps(self) -> int:
+        return self._passes.steps
+
+    def spec(self) -> Spec:
+        return self._spec
+
+    def begin(self, epoch: int, wanted: Wanted = every_step) -> None:
+        self._passes.begin(epoch)
+        self._shuffle()
+        self._loading.clear()
+        self._wanted = wanted
+        self._on_epoch_begin()
+
+    def take(self, step: int, split: Split, rank: int) -> Taken | None:
+        if self._passes.batch(step) is None:
+            return None
+        self._load_ahead(step)
+        rows = self._loading.popleft()[1].result()
+        size = len(rows[0])
+        mine = split(size)[rank]
+        return Taken(size, mine.start, [row[mine.start : mine.stop] for row in rows])
+
+    def end(self) -> None:
+        self._on_epoch_end()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _load_ahead(self, step: int) -> None:
+        following = self._loading[-1][0] + 1 if self._loading else step
+        for later in filter(self._wanted, range(following, self._passes.steps)):
+            batch = self._passes.batch(later)
+            if batch is None or len(self._loading) >= self._ahead:
+                break
+            self._loading.append((later, self._pool.submit(self._load, int(self._order[batch]))))
+
+    def _shuffle(self) -> None:
+        if self._seed is not None:
+            self._order = permutation(self._seed, self._passes.number, self._count)
+
+
+class Stream(AbstractSource):
+    """Batches that come one after another and can't be asked for by number.
+
+    Only the chief reads. It reads one batch ahead, while the step computes. `scatter` is the group's
+    hand-out: it carries a header to all and its rows to each.
+    """
+
+    def __init__(
+        self,
+        restart: Callable[[], Iterator[Rows]],
+        first: Callable[[], tuple[Rows, Skeleton] | None],
+        scatter: Scatter,
+        chief: bool,
+        steps: int | None,
+    ) -> None:
+        self._restart = restart
+        self._first = first
+        self._scatter = scatter
+        self._chief = chief
+        self._steps = steps
+        self._spec: Spec | None = None
+        self._iterator: Iterator[Rows] | None = None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="shoal-stream") if chief else None
+        self._next: Future[Rows | None] | None = None
+
+    @property
+    def steps(self) -> int | None:
+        return self._steps
+
+    def spec(self) -> Spec:
+        if self._spec is None:
+            header = b""
+            if self._chief:
+                first = self._first()
+                header = msgspec.json.encode(Spec.of(*first) if first else None)
+            header, _ = self._scatter(header, None)
+            self._spec = msgspec.json.decode(header, type=Spec | None)
+            if self._spec is None:
+                raise CannotDistribute("the data gives no batch at all; expected at least one")
+        return self._spec
+
+    @property
+    def together(self) -> bool:
+        return True
+
+    def begin(self, epoch: int, wanted: Wanted = every_step) -> None:
+        if self._chief and (self._iterator is None or self._steps is None):
+            self._iterator = self._restart()
+            self._next = None
+
+    def take(self, step: int, split: Split, rank: int) -> Taken | None:
+        spec = self.spec()
+        if not self._chief:
+            header, rows = self._scatter(b"", None)
+            size = int.from_bytes(header, "little")
+            return Taken(size, split(size)[rank].start, rows or empty_rows(spec)) if size else None
+        batch = self._read()
+        if batch is None:
+            self._iterator = None
+            self._scatter((0).to_bytes(8, "little"), None)
+            return None
+        size = len(batch[0])
+        parts = [[row[part.start : part.stop] for row in batch] for part in split(size)]
+        self._scatter(size.to_bytes(8, "little"), parts)
+        return Taken(size, split(size)[rank].start, parts[rank])
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _read(self) -> Rows | None:
+        assert self._pool is not None
+        batch = (self._next or self._pool.submit(self._following)).result()
+        self._next = self._pool.submit(self._following) if batch is not None else None
+        return batch
+
+    def _following(self) -> Rows | None:
+        assert self._iterator is not None
+        return next(self._iterator, None)
+
+
+class _Passes:
+    """Which batch a step takes when an epoch is shorter than the data. A pure function of (epoch, step).
+
+    As in Keras: with `steps_per_epoch` an epoch goes on where the last one stopped, ends early when the
+    data is used up, and the next one starts the data anew (in a new order).
+    """
+
+    def __init__(self, batches: int, steps: int | None) -> None:
+        self.steps = min(steps or batches, batches)
+        self.number = 0  # of the pass over the data; with whole epochs, the epoch
+        self._batches = batches
+        self._first = 0
+
+    def begin(self, epoch: int) -> None:
+        epochs_in_a_pass = -(-self._batches // self.steps)
+        self.number, place = divmod(epoch, epochs_in_a_pass)
+        self._first = place * self.steps
+
+    def batch(self, step: int) -> int | None:
+        """The batch's number, or None when the data is used up."""
+        batch = self._first + step
+        return batch if batch < self._batches else None
+
+
+def empty_rows(spec: Spec) -> Rows:
+    """No rows at all, in the right shapes: for a worker whose share of a small batch is nothing."""
+    return [np.empty((0, *shape), dtype) for shape, dtype in zip(spec.shapes, spec.dtypes, strict=True)]

@@ -1,0 +1,91 @@
+"""The cut: a training step ends where its gradients meet the optimizer.
+
+While a cut is open, the model's optimizer hands its gradients over instead of applying them. Everything before
+it (forward, loss, loss scaling, metrics, a custom `train_step`) stays Keras's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+
+from shoal.errors import CannotDistribute
+
+
+class Cut:
+    """What the optimizer was given during one training step."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._gradients: list[Any] | None = None
+
+    def take(self, gradients: Sequence[Any], variables: Sequence[Any] | None) -> None:
+        if self._gradients is not None:
+            raise CannotDistribute(
+                f"{_train_step_of(self._model)} applies its optimizer more than once in a step. Shoal exchanges gradients "
+                "once per step, at the one place where they meet the optimizer. Sum the losses and apply once, "
+                "or train this model without `shoal run`."
+            )
+        gradients = list(gradients)
+        trainable = self._model.trainable_variables
+        if variables is None or len(gradients) == len(trainable):
+            self._gradients = gradients
+            return
+        given = {id(variable): gradient for variable, gradient in zip(variables, gradients, strict=True)}
+        self._gradients = [given.get(id(variable)) for variable in trainable]
+
+    def gradients(self) -> list[Any]:
+        """One per trainable variable of the model, None where there is none."""
+        if self._gradients is None:
+            raise CannotDistribute(
+                f"{_train_step_of(self._model)} never gave gradients to `self.optimizer`. Shoal exchanges them there: "
+                "use `self.optimizer.apply_gradients(...)`, `.apply(...)`, or `.stateless_apply(...)` on JAX, once per "
+                "step, or train this model without `shoal run`."
+            )
+        return self._gradients
+
+
+@contextlib.contextmanager
+def cut(model: Any) -> Iterator[Cut]:
+    """Opens a cut for one call of `model.train_step`. Not reentrant; one thread only."""
+    opened = Cut(model)
+    optimizer = model.optimizer
+    if keras.backend.backend() == "jax":
+        method = "stateless_apply"
+
+        def own(optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+            opened.take(grads, None)
+            return trainable_variables, optimizer_variables
+    else:
+        method = "apply"
+
+        def own(grads: Any, trainable_variables: Any = None) -> Any:  # type: ignore[misc]
+            grads = list(grads)
+            opened.take(grads, None if trainable_variables is None else list(trainable_variables))
+
+    def foreign(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise CannotDistribute(
+            f"{_train_step_of(model)} applies the optimizer {self.name!r}, which is not the model's own. Shoal can "
+            "distribute a `train_step` that applies `self.optimizer` once. Merge the two into one optimizer "
+            "(`keras.optimizers.MultiOptimizer`, or a sum of the losses), or train this model without `shoal run`."
+        )
+
+    base = keras.optimizers.Optimizer
+    shadowed = base.__dict__.get(method)
+    optimizer.__dict__[method] = own
+    setattr(base, method, foreign)
+    try:
+        yield opened
+    finally:
+        del optimizer.__dict__[method]
+        if shadowed is None:
+            delattr(base, method)
+        else:
+            setattr(base, method, shadowed)
+
+
+def _train_step_of(model: Any) -> str:
+    return f"the `train_step` of {type(model).__name__} {model.name!r}"

@@ -1,0 +1,190 @@
+"""What Shoal asks of a Keras backend: compute a piece, apply an update, test a batch.
+
+An engine is made for one fit (or evaluate) of one model. Between its calls the model's variables always hold the
+committed state, so that callbacks may look at them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from shoal.errors import CannotDistribute
+from shoal.hook.seeds import Seeds
+from shoal.strategies.schema import ALIGNMENT, Array, Combine, Entry, Schema
+
+Logs = dict[str, Any]
+
+
+class Variables:
+    """A model's variables, sorted by what a step does with them."""
+
+    def __init__(self, model: Any) -> None:
+        optimizer = getattr(model, "optimizer", None)  # a model that was never compiled has none
+        self.trainable: list[Any] = list(model.trainable_variables)
+        others: list[Any] = list(model.non_trainable_variables)
+        self.seeds = [v for v in others if is_seed(v)]
+        self.states = [v for v in others if not is_seed(v)]  # moving statistics, counters, frozen weights
+        self.metrics: list[Any] = list(model.metrics_variables)
+        self.optimizer: list[Any] = list(optimizer.variables) if optimizer is not None else []
+
+    def same(self, other: Variables) -> bool:
+        mine, theirs = vars(self), vars(other)
+        return all([id(v) for v in mine[kind]] == [id(v) for v in theirs[kind]] for kind in mine)
+
+
+def is_seed(variable: Any) -> bool:
+    """Whether a variable is the state of a `keras.random.SeedGenerator`."""
+    return variable.path.endswith("seed_generator_state") and tuple(variable.shape) == (2,)
+
+
+class StepShape:
+    """What one training step gives out, as found when it was traced: the order of its outputs."""
+
+    def __init__(
+        self,
+        variables: Variables,
+        gradients: Sequence[tuple[int, str]],  # index of the trainable variable, dtype of its gradient
+        changed: Sequence[int],  # indices of the states that a step assigns
+        extras: Sequence[tuple[str, str, tuple[int, ...]]],  # logs that are no metric: name, dtype, shape
+        logs: Sequence[str],  # names of all logs, in the order of `train_step`
+    ) -> None:
+        self.logs = tuple(logs)
+        self.gradients = tuple(index for index, _ in gradients)
+        self.changed = tuple(changed)
+        self.extras = tuple(name for name, _, _ in extras)
+        entries = [
+            Entry(variables.trainable[i].path, Combine.MEAN, dtype, tuple(variables.trainable[i].shape))
+            for i, dtype in gradients
+        ]
+        entries += [_state_entry(variables.states[i]) for i in changed]
+        entries += metric_entries(variables)
+        entries += [Entry(f"log {name}", Combine.MEAN, dtype, shape) for name, dtype, shape in extras]
+        self.schema = Schema(entries)
+
+    def split(self, totals: Sequence[Array]) -> tuple[list[Array], list[Array], list[Array], list[Array]]:
+        """Totals in schema order as (gradients, states, metrics, extras)."""
+        first = len(self.gradients)
+        second = first + len(self.changed)
+        third = len(self.schema.entries) - len(self.extras)
+        return (
+            list(totals[:first]),
+            list(totals[first:second]),
+            list(totals[second:third]),
+            list(totals[third:]),
+        )
+
+
+class AbstractEngine(ABC):
+    """One backend's hands. Nothing here waits for another process."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self._optimizer = getattr(model, "optimizer", None)
+        self.variables = Variables(model)
+        model.reset_metrics()
+        self._fresh = [np.array(self.read(v)) for v in self.variables.metrics]
+        self._metrics = [value.copy() for value in self._fresh]
+        self.begin()
+
+    def begin(self) -> None:
+        """A fit or evaluate begins: looks again at what may have changed in the model since the last one."""
+        self.seeds = Seeds([self.read(v) for v in self.variables.seeds])
+        self.reset_metrics()
+
+    def fits(self, model: Any) -> bool:
+        """Whether the model still is what this engine was made for."""
+        return getattr(model, "optimizer", None) is self._optimizer and Variables(model).same(self.variables)
+
+    @abstractmethod
+    def read(self, variable: Any) -> Array:
+        """A variable's value, without a copy where that is possible: look at it now or copy it."""
+
+    @abstractmethod
+    def write(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
+        """Assigns values (which it copies) to variables."""
+
+    @abstractmethod
+    def trace(self, batch: Any) -> StepShape:
+        """Traces the cut training step on a batch of this shape. Changes nothing; raises CannotDistribute."""
+
+    @abstractmethod
+    def piece(self, batch: Any, seeds: Array) -> Sequence[Array]:
+        """Gradients, states, metrics and logs of one piece, in schema order; valid until the next call."""
+
+    @abstractmethod
+    def apply(self, gradients: Sequence[Array], states: Sequence[Array]) -> None:
+        """Updates weights, optimizer and changed states from the totals, which it reads in place."""
+
+    @abstractmethod
+    def test(self, batch: Any) -> tuple[Sequence[Array], Logs]:
+        """One test step from fresh metrics: the metric variables' changes, and the logs."""
+
+    @abstractmethod
+    def results(self, metrics: Sequence[Array]) -> Logs:
+        """The model's metric results for these values of its metric variables, which are assigned to them."""
+
+    def reset_metrics(self) -> None:
+        """An epoch begins."""
+        self._metrics = [value.copy() for value in self._fresh]
+
+    def add_metrics(self, changes: Sequence[Array]) -> Logs:
+        """Adds what a step changed to the metrics so far; returns their results."""
+        for total, change in zip(self._metrics, changes, strict=True):
+            np.add(total, change.reshape(total.shape), out=total, casting="unsafe")
+        return self.results(self._metrics)
+
+    def finish_epoch(self) -> None:
+        """Puts into the model what the engine kept outside: the state of the seed generators."""
+        self.write(self.variables.seeds, self.seeds.states())
+
+    def refuse_unless_distributable(self) -> None:
+        """Raises CannotDistribute for what the weighted mean over pieces would get wrong."""
+        for variable in self.variables.trainable:
+            if getattr(variable, "overwrite_with_gradient", False):
+                raise CannotDistribute(
+                    f"{variable.path} is a float8 scale, which is overwritten by its gradient; Shoal does not combine those "
+                    "yet. Train in float32, bfloat16, mixed_bfloat16 or mixed_float16."
+                )
+        for loss in _losses(self.model.loss):
+            if getattr(loss, "reduction", None) == "sum":
+                raise CannotDistribute(
+                    f"{type(loss).__name__}(reduction='sum') adds up over the batch, so a piece's gradient can't be weighted "
+                    "by its share of the samples. Use reduction='sum_over_batch_size' and a learning rate multiplied "
+                    "by the batch size."
+                )
+
+
+def metric_entries(variables: Variables) -> list[Entry]:
+    return [
+        Entry(v.path, Combine.SUM, keras.backend.standardize_dtype(v.dtype), tuple(v.shape)) for v in variables.metrics
+    ]
+
+
+def aligned(view: Array) -> bool:
+    """Whether a backend may read a view in place."""
+    return view.size > 0 and view.ctypes.data % ALIGNMENT == 0
+
+
+def to_float(value: Any) -> float | Any:
+    """A log as callbacks expect it."""
+    array = np.asarray(value)
+    return float(array) if array.ndim == 0 else array
+
+
+def _state_entry(variable: Any) -> Entry:
+    dtype = keras.backend.standardize_dtype(variable.dtype)
+    combine = Combine.MEAN if "float" in dtype else Combine.FIRST
+    return Entry(variable.path, combine, dtype, tuple(variable.shape))
+
+
+def _losses(loss: Any) -> list[Any]:
+    if isinstance(loss, dict):
+        return [found for part in loss.values() for found in _losses(part)]
+    if isinstance(loss, list | tuple):
+        return [found for part in loss for found in _losses(part)]
+    return [loss]

@@ -1,0 +1,169 @@
+"""`evaluate` on many workers: every batch is tested by one of them, exactly as on one machine.
+
+Batch i belongs to slot i modulo pieces; a slot's metrics add up in order, and the slots add up along the piece tree:
+so the results are the same bits for any number of workers, and whatever they decide (when to stop, which
+learning rate comes next) is decided alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+
+from shoal.collectives.tree import shares
+from shoal.data.order import whole_batch_to
+from shoal.data.sources import AbstractSource
+from shoal.hook import feeds
+from shoal.hook.chief import callback_list
+from shoal.hook.engine import AbstractEngine, Logs, metric_entries, to_float
+from shoal.hook.engines import engine_for
+from shoal.hook.model_state import share_chiefs_state
+from shoal.hook.run import Run
+from shoal.strategies.allreduce import AllReduce, Reduction
+from shoal.strategies.notes import Note
+from shoal.strategies.schema import Array, Combine, Entry, Schema
+
+
+class Evaluation:
+    """The evaluation of one model on one source; may be run again and again."""
+
+    def __init__(self, run: Run, strategy: AllReduce, model: Any, request: feeds.Request) -> None:
+        self._run = run
+        self._group = run.group()
+        self._model = model
+        self._pieces = strategy.pieces_for(run.pieces, self._group.size)
+        self._source: AbstractSource = feeds.open_source(request, self._group)
+        self._reduction: Reduction | None = None
+        self._runs = 0
+
+    @classmethod
+    def of_held_out(cls, run: Run, strategy: AllReduce, model: Any, held_out: Any, arguments: Any) -> Evaluation:
+        """The validation of a fit."""
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(held_out)
+        size = arguments.validation_batch_size
+        if size is None and not _makes_its_own_batches(x):
+            size = arguments.batch_size
+        return cls(run, strategy, model, feeds.Request("validation", x, y, weight, size, arguments.validation_steps))
+
+    @property
+    def steps(self) -> int | None:
+        return self._source.steps
+
+    def build(self) -> AbstractEngine:
+        self._model._symbolic_build(data_batch=feeds.example(self._source.spec(), 1))
+        return engine_for(self._model)
+
+    def run(self, callbacks: Any) -> Logs:
+        """Tests all batches; returns the global logs, the same on every worker."""
+        engine = engine_for(self._model)
+        model, rank, spec = self._model, self._group.rank, self._source.spec()
+        model.stop_evaluating = False
+        callbacks.on_test_begin()
+        held = shares(self._pieces, (1.0,) * self._group.size)
+        owner = [next(r for r, share in enumerate(held) if slot in share) for slot in range(self._pieces)]
+        sums = _Sums(self._pieces)
+        self._source.begin(0, wanted=lambda step: owner[step % self._pieces] == rank)
+        step = 0
+        while self._source.steps is None or step < self._source.steps:
+            slot = step % self._pieces
+            mine = owner[slot] == rank
+            if mine or self._source.together:
+                self._run.say(f"evaluating batch {step}")
+                taken = self._source.take(step, partial(whole_batch_to, owner[slot], workers=self._group.size), rank)
+                if taken is None:
+                    break
+                if mine:
+                    callbacks.on_test_batch_begin(step)
+                    metrics, logs = engine.test(feeds.as_batch(spec, taken.rows))
+                    sums.add(slot, metrics, logs, taken.size)
+                    callbacks.on_test_batch_end(step, logs)
+            step += 1
+        self._source.end()
+        logs = self._total(engine, sums, held[rank])
+        callbacks.on_test_end(logs)
+        return logs
+
+    def close(self) -> None:
+        self._source.close()
+        if self._reduction is not None:
+            self._reduction.close()
+
+    def _total(self, engine: AbstractEngine, sums: _Sums, mine: range) -> Logs:
+        names = self._agree_on_names(sums)
+        entries = metric_entries(engine.variables)
+        extras = [Entry(f"log {name}", Combine.SUM, "float64", ()) for name in (*names, "samples")]
+        if self._reduction is None:
+            self._reduction = Reduction(self._group, Schema([*entries, *extras]), self._pieces, "evaluate")
+        fresh = [np.zeros(entry.shape, entry.dtype) for entry in entries]
+        self._runs += 1
+        exchanged = self._reduction.reduce(
+            f"evaluate {self._runs}",
+            self._pieces,
+            lambda slot: ([*sums.metrics(slot, fresh), *sums.extras(slot, names)], 1.0),
+            lambda: Note(self._runs),
+        )
+        metrics, extra = exchanged.totals[: len(entries)], exchanged.totals[len(entries) :]
+        engine.reset_metrics()
+        results = engine.add_metrics(metrics)
+        samples = float(extra[-1][0])
+        averaged = {name: total / samples for name, total in zip(names, extra, strict=False)}
+        return {name: to_float((results | averaged)[name]) for name in [*results, *averaged]}
+
+    def _agree_on_names(self, sums: _Sums) -> list[str]:
+        """The logs of a custom `test_step` that are no metrics; a worker without a batch learns them here."""
+        metrics = set(self._model.get_metrics_result())
+        mine = "\n".join(name for name in sums.names if name not in metrics)
+        told = self._group.gather("evaluate: the names of logs", mine.encode())
+        longest = max(told, key=len).decode()
+        return longest.split("\n") if longest else []
+
+
+def evaluate(run: Run, strategy: AllReduce, model: Any, request: feeds.Request, callbacks: Any, verbose: Any) -> Logs:
+    """`model.evaluate` for all workers together."""
+    evaluation = Evaluation(run, strategy, model, request)
+    try:
+        engine = evaluation.build()
+        share_chiefs_state(run.group(), engine, "evaluate", optimizer=False)
+        listed = callback_list(model, callbacks, verbose, run.is_chief, history=False, epochs=1, steps=evaluation.steps)
+        return evaluation.run(listed)
+    finally:
+        evaluation.close()
+
+
+class _Sums:
+    """What the batches of each slot add up to, in their order."""
+
+    def __init__(self, slots: int) -> None:
+        self._metrics: list[list[Array] | None] = [None] * slots
+        self._extras: list[dict[str, float]] = [{} for _ in range(slots)]
+        self._samples = [0.0] * slots
+        self.names: list[str] = []
+
+    def add(self, slot: int, metrics: Sequence[Array], logs: Logs, samples: int) -> None:
+        so_far = self._metrics[slot]
+        self._metrics[slot] = (
+            [np.array(value) for value in metrics]
+            if so_far is None
+            else [total + value for total, value in zip(so_far, metrics, strict=True)]
+        )
+        self._samples[slot] += samples
+        self.names = list(logs)
+        extras = self._extras[slot]
+        for name, value in logs.items():
+            value = np.asarray(value)
+            if value.ndim == 0:
+                extras[name] = extras.get(name, 0.0) + float(value) * samples
+
+    def metrics(self, slot: int, fresh: list[Array]) -> list[Array]:
+        return self._metrics[slot] or fresh
+
+    def extras(self, slot: int, names: Sequence[str]) -> list[Array]:
+        return [np.array(self._extras[slot].get(name, 0.0)) for name in names] + [np.array(self._samples[slot])]
+
+
+def _makes_its_own_batches(x: Any) -> bool:
+    return isinstance(x, keras.utils.PyDataset) or hasattr(x, "element_spec") or hasattr(x, "__next__")

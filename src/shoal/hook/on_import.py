@@ -1,0 +1,51 @@
+"""Installs the hook when the script imports keras, not before.
+
+A script may choose its backend by setting KERAS_BACKEND on its first line; importing keras earlier would take that
+choice away.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+def when_imported(name: str, act: Callable[[], None]) -> None:
+    """Calls `act` once, right after the module `name` is imported; at once if it already is."""
+    if name in sys.modules:
+        act()
+    else:
+        sys.meta_path.insert(0, _Watch(name, act))
+
+
+class _Watch(importlib.abc.MetaPathFinder):
+    """Finds one module as everyone else would, and adds a last step to its loading."""
+
+    def __init__(self, name: str, act: Callable[[], None]) -> None:
+        self._name = name
+        self._act = act
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            _then(spec.loader, self._act)
+        return spec
+
+
+def _then(loader: importlib.abc.Loader, act: Callable[[], None]) -> None:
+    load = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        load(module)
+        act()
+
+    loader.exec_module = exec_module  # type: ignore[method-assign]

@@ -1,0 +1,171 @@
+"""The places where Keras is replaced: `fit`, `evaluate`, `predict`, `compile`, `save` and their kin of `keras.Model`.
+
+Where a run has one worker and one piece, Keras's own methods run untouched.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from shoal.errors import CannotDistribute
+from shoal.hook import engines, feeds
+from shoal.hook.evaluate import evaluate
+from shoal.hook.fit import FitArguments, fit
+from shoal.hook.predict import predict
+from shoal.hook.run import Run
+from shoal.strategies.allreduce import AllReduce, entered
+
+_strategies: weakref.WeakKeyDictionary[Any, AllReduce] = weakref.WeakKeyDictionary()
+
+
+def install(run: Run) -> None:
+    """Makes `keras.Model` train in this run. Once per process."""
+    model_class = keras.Model
+    _replace(model_class, "compile", lambda original: _compile(original))
+    _replace(model_class, "fit", lambda original: _fit(run, original))
+    _replace(model_class, "evaluate", lambda original: _evaluate(run, original))
+    _replace(model_class, "predict", lambda original: _predict(run, original))
+    _replace(model_class, "train_on_batch", lambda original: _train_on_batch(run, original))
+    for name in ("save", "save_weights", "export"):
+        _replace(model_class, name, lambda original, name=name: _save(run, original, name))  # type: ignore[misc]
+
+
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(make(original)))
+
+
+def _strategy_of(model: Any) -> AllReduce:
+    return _strategies.get(model) or entered() or AllReduce()
+
+
+def _is_plain(run: Run, model: Any) -> bool:
+    """One worker, one piece: nothing to distribute."""
+    return run.size == 1 and _strategy_of(model).pieces_for(run.pieces, 1) == 1
+
+
+def _compile(original: Any) -> Any:
+    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        engines.forget(self)
+        strategy = entered()
+        if strategy is not None:
+            _strategies[self] = strategy
+        return original(self, *args, **kwargs)
+
+    return compile
+
+
+def _fit(run: Run, original: Any) -> Any:
+    signature = inspect.signature(original)
+
+    def fit_(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(self, *args, **kwargs).arguments
+        given.pop("self")
+        if _is_plain(run, self):
+            return original(self, **_with_reporter(run, given))
+        return fit(run, _strategy_of(self), self, FitArguments(**given))
+
+    return fit_
+
+
+def _evaluate(run: Run, original: Any) -> Any:
+    def evaluate_(
+        self: Any,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        if _is_plain(run, self):
+            return original(self, x, y, batch_size, verbose, sample_weight, steps, callbacks, return_dict, **kwargs)
+        if not self.compiled:
+            raise ValueError("You must call `compile()` before calling `evaluate()`.")
+        request = feeds.Request("evaluate", x, y, sample_weight, batch_size, steps)
+        logs = evaluate(run, _strategy_of(self), self, request, callbacks, verbose)
+        return logs if return_dict else self._flatten_metrics_in_order(logs)
+
+    return evaluate_
+
+
+def _predict(run: Run, original: Any) -> Any:
+    def predict_(
+        self: Any,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+    ) -> Any:
+        if run.size == 1:
+            return original(self, x, batch_size, verbose, steps, callbacks)
+        request = feeds.Request("predict", x, batch_size=batch_size, steps=steps)
+        return predict(run, self, request, callbacks, verbose)
+
+    return predict_
+
+
+def _train_on_batch(run: Run, original: Any) -> Any:
+    def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if run.size > 1:
+            raise CannotDistribute(
+                "train_on_batch() would train each worker's copy of the model by itself. Use fit(), whose batches are "
+                "divided among the workers, or run this script with one worker."
+            )
+        return original(self, *args, **kwargs)
+
+    return train_on_batch
+
+
+def _save(run: Run, original: Any, name: str) -> Any:
+    """The chief writes; the others wait until it has, so that the file is there when the script goes on.
+
+    The chief waits for nobody: `if shoal.is_chief(): model.save(...)` is as good.
+    """
+
+    def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        if run.size == 1:
+            return original(self, filepath, *args, **kwargs)
+        if run.is_chief:
+            result = original(self, filepath, *args, **kwargs)
+            run.announce(f"{name} {filepath}")
+            return result
+        return run.wait_for_chief(f"{name} {filepath}")
+
+    return save
+
+
+def _with_reporter(run: Run, given: dict[str, Any]) -> dict[str, Any]:
+    """Adds a callback that tells `shoal status` how plain Keras gets on."""
+    callbacks = given.get("callbacks")
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return given
+    listed = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks] if callbacks else []
+    return given | {"callbacks": [*listed, _Reporter(run, given.get("batch_size"))]}
+
+
+class _Reporter(keras.callbacks.Callback):  # type: ignore[misc]
+    """Counts steps and samples."""
+
+    async_safe = True  # so that Keras still calls callbacks in the background
+
+    def __init__(self, run: Run, batch_size: int | None) -> None:
+        super().__init__()
+        self._run = run
+        self._batch_size = batch_size or feeds.DEFAULT_BATCH_SIZE
+        self._step = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._step += 1
+        self._run.count(self._batch_size)
+        self._run.say("training", self._step)

@@ -1,0 +1,39 @@
+"""A worker's environment: the backend, its threads, and JAX's compilation cache."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from shoal.cluster.identity import installed_version, instruction_set
+
+# Who reads which: XLA takes NPROC before it counts cores (the number changes its bits); torch and every OpenMP
+# library read OMP; TensorFlow its own two.
+_THREAD_VARIABLES = (
+    "NPROC",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+)
+
+
+def of_worker(environ: Mapping[str, str], backend: str, threads: int, confined: bool) -> dict[str, str]:
+    """The launcher's environment and what this worker needs on top. `confined`: set its threads."""
+    environment = {**environ, "KERAS_BACKEND": backend}
+    if confined:
+        environment |= dict.fromkeys(_THREAD_VARIABLES, str(threads))
+    if backend == "jax" and "JAX_COMPILATION_CACHE_DIR" not in environ:
+        environment["JAX_COMPILATION_CACHE_DIR"] = str(_jax_cache(environ, threads))
+        environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    return environment
+
+
+def _jax_cache(environ: Mapping[str, str], threads: int) -> Path:
+    """Compiled programs differ by version, by threads and by processor: each kind has its own folder."""
+    cache = environ.get("XDG_CACHE_HOME")
+    home = Path(cache) if cache else Path("~/.cache").expanduser()
+    processor = hashlib.sha256(instruction_set().encode()).hexdigest()[:8]
+    return home / "shoal" / "jax" / f"{installed_version('jax')}-{threads}t-{processor}"

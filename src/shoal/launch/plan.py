@@ -1,0 +1,195 @@
+"""From what the user asked for to what will be started. All input is checked here, before anything starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import cast
+
+from shoal.config import BACKENDS, STRATEGIES, TRANSPORTS, Backend, Deadlines, RunConfig, Transport
+from shoal.errors import UsageError
+from shoal.launch import environment
+
+# Keras's own default comes first.
+_BACKEND_ORDER = ("tensorflow", "jax", "torch")
+_STALL_PER_SILENCE = 60  # a worker that lives but does not come gets so many times the time of a silent one
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asked for. None: the user left it to us."""
+
+    workers: int
+    script: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+    backend: str | None = None
+    pieces: int | None = None
+    threads: int | None = None
+    strategy: str = "allreduce"
+    transport: str = "shm"
+    address: str | None = None
+    timeout: float | None = None
+    logs: str | None = None
+    verbose: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """One worker to be started."""
+
+    id: str
+    cores: tuple[int, ...]  # empty: wherever the system puts it
+    environment: Mapping[str, str]  # all of it
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that may be started."""
+
+    config: RunConfig
+    workers: tuple[WorkerPlan, ...]
+
+
+def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ...]) -> Plan:
+    """Check everything and fill in what was left open. UsageError says what to change."""
+    _check_counts(request)
+    _check_one_of("strategy", request.strategy, STRATEGIES)
+    _check_one_of("transport", request.transport, TRANSPORTS)
+    script = _check_module(request.script) if request.is_module else _check_script(request.script)
+    backend = _choose_backend(request.backend, environ)
+    threads = request.threads or max(1, len(cores) // request.workers)
+    run = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    config = RunConfig(
+        run=run,
+        workers=request.workers,
+        threads=threads,
+        backend=backend,
+        script=script,
+        arguments=request.arguments,
+        is_module=request.is_module,
+        pieces=request.pieces,
+        strategy=request.strategy,
+        transport=cast(Transport, request.transport),
+        address=f"tcp:{request.address}" if request.address else None,
+        deadlines=_deadlines(request.timeout),
+        verbose=request.verbose,
+        logs=str(Path(request.logs).absolute() if request.logs else _default_logs(environ) / run),
+    )
+    # One worker of which nobody asked otherwise is plain Keras: all cores, all of the backend's own defaults.
+    confined = request.workers > 1 or request.threads is not None
+    workers = tuple(
+        WorkerPlan(
+            id=f"worker-{number}",
+            cores=_share(cores, threads, number) if confined else (),
+            environment=environment.of_worker(environ, backend, threads, confined),
+        )
+        for number in range(request.workers)
+    )
+    return Plan(config, workers)
+
+
+def _check_counts(request: Request) -> None:
+    if request.workers < 1:
+        raise UsageError(f"-n {request.workers}: a run needs at least 1 worker.")
+    if request.threads is not None and request.threads < 1:
+        raise UsageError(f"--threads {request.threads}: a worker needs at least 1 thread.")
+    if request.timeout is not None and not request.timeout > 0:
+        raise UsageError(f"--timeout {request.timeout}: expected seconds, more than 0.")
+    if request.pieces is not None and request.pieces < request.workers:
+        raise UsageError(
+            f"--pieces {request.pieces} is too few for {request.workers} workers: each computes at least one piece of "
+            f"a batch. Use --pieces {request.workers} or more, or fewer workers."
+        )
+
+
+def _check_one_of(what: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UsageError(f"--{what} {value}: there is no such {what}; there is {', '.join(known)}.")
+
+
+def _check_script(script: str) -> str:
+    path = Path(script)
+    if path.is_dir() and not (path / "__main__.py").is_file():
+        raise UsageError(f"{script} is a folder without a __main__.py; expected a Python script.")
+    if not path.exists():
+        raise UsageError(f"there is no script {script} (looked for {path.absolute()}).")
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"the script {script} can't be read by this user.")
+    return str(path.absolute())
+
+
+def _check_module(name: str) -> str:
+    """Look for the module without importing it or its packages."""
+    path: list[str] | None = [os.getcwd(), *sys.path]
+    spec = None
+    for depth, part in enumerate(parts := name.split(".")):
+        spec = PathFinder.find_spec(".".join(parts[: depth + 1]) if part else "", path)
+        if spec is None:
+            raise UsageError(f"there is no module {name} on Python's path or in {os.getcwd()}.")
+        path = list(spec.submodule_search_locations or ())
+    if path and PathFinder.find_spec(f"{name}.__main__", path) is None:
+        raise UsageError(f"{name} is a package without a __main__.py and can't be run with -m.")
+    return name
+
+
+def _choose_backend(asked: str | None, environ: Mapping[str, str]) -> Backend:
+    """As Keras would choose: the environment, then keras.json, then what is installed."""
+    if asked:
+        backend, source = asked, "--backend"
+    elif environ.get("KERAS_BACKEND"):
+        backend, source = environ["KERAS_BACKEND"], "KERAS_BACKEND"
+    elif configured := _configured_backend(config_file := _keras_json(environ)):
+        backend, source = configured, str(config_file)
+    else:
+        installed = [name for name in _BACKEND_ORDER if importlib.util.find_spec(name)]
+        if not installed:
+            raise UsageError("no Keras backend is installed. Install one, for example `pip install shoal[jax]`.")
+        backend, source = installed[0], "what is installed"
+    if backend not in BACKENDS:
+        raise UsageError(
+            f"Shoal can't train on the backend {backend!r} (from {source}); it can on {', '.join(BACKENDS)}."
+        )
+    if importlib.util.find_spec(backend) is None:
+        raise UsageError(
+            f"the backend {backend} (from {source}) is not installed. "
+            f"Install it with `pip install shoal[{backend}]`, or choose another with --backend."
+        )
+    return cast(Backend, backend)
+
+
+def _keras_json(environ: Mapping[str, str]) -> Path:
+    home = environ.get("KERAS_HOME")
+    return (Path(home) if home else Path("~/.keras").expanduser()) / "keras.json"
+
+
+def _configured_backend(path: Path) -> str | None:
+    try:
+        backend = json.loads(path.read_text(encoding="utf-8")).get("backend")
+    except (OSError, ValueError, AttributeError):
+        return None  # as Keras does: no file, or not one of its own
+    return backend if isinstance(backend, str) else None
+
+
+def _deadlines(timeout: float | None) -> Deadlines:
+    if timeout is None:
+        return Deadlines()
+    return Deadlines(silence=timeout, stall=timeout * _STALL_PER_SILENCE)
+
+
+def _default_logs(environ: Mapping[str, str]) -> Path:
+    state = environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path("~/.local/state").expanduser()) / "shoal" / "logs"
+
+
+def _share(cores: tuple[int, ...], threads: int, number: int) -> tuple[int, ...]:
+    """The cores of one worker: its own as long as there are enough, then round robin."""
+    return tuple(sorted({cores[(number * threads + index) % len(cores)] for index in range(threads)}))

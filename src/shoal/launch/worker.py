@@ -1,0 +1,103 @@
+"""A worker's process: takes its cores, takes its seat, runs the user's script as `python script.py` would.
+
+    python -m shoal.launch.worker RUN_FOLDER WORKER_ID [CORE,CORE…]
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn, TextIO, cast
+
+from shoal.config import RunConfig
+from shoal.errors import RunEnded
+from shoal.launch.report import CHIEF
+from shoal.wire.keys import RunKey
+
+if TYPE_CHECKING:
+    from io import TextIOWrapper
+
+    from shoal.session import Session
+
+INTERRUPTED = 130  # what shells return for a command that Ctrl-C ended
+ENDED = 75  # the run was over before this worker's script was
+
+
+def main() -> NoReturn:
+    folder, id = Path(sys.argv[1]), sys.argv[2]
+    if len(sys.argv) > 3:
+        # Before any backend is imported: they count the cores they may use.
+        os.sched_setaffinity(0, [int(core) for core in sys.argv[3].split(",")])
+    faulthandler.enable()
+    for stream in (sys.stdout, sys.stderr):
+        _flush_every_line(stream)
+    sys.exit(_work(RunConfig.load(folder), RunKey.load(folder / "key"), id, folder))
+
+
+def _work(config: RunConfig, key: RunKey, id: str, folder: Path) -> int:
+    """From taking the seat to giving it up. Returns the process's exit code."""
+    from shoal import session  # after the cores are set: it brings libraries that count them
+
+    try:
+        run = session.start(config, key, id, folder)
+        code = _run_script(config, run)
+        run.close(ok=code == 0)
+    except RunEnded as ended:
+        # The launcher says why on the terminal, which is the chief's standard error.
+        if id != CHIEF:
+            print(f"shoal: {id} stops: {ended}", file=sys.stderr)
+        return ENDED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return code
+
+
+def _run_script(config: RunConfig, run: Session) -> int:
+    """Run it to its end; tell the run how it failed, if it did. Returns the exit code that Python would."""
+    try:
+        _execute(config)
+    except SystemExit as exit:
+        if exit.code is None or exit.code == 0:
+            return 0
+        if not isinstance(exit.code, int):
+            print(exit.code, file=sys.stderr)
+        run.fail(exit, "")
+        return exit.code if isinstance(exit.code, int) else 1
+    except Exception as error:
+        own = _below_the_launcher(error.__traceback__)
+        text = "".join(traceback.format_exception(type(error), error, own))
+        print(text, end="", file=sys.stderr)
+        run.fail(error, text)
+        return 1
+    return 0
+
+
+def _execute(config: RunConfig) -> None:
+    sys.argv = [config.script, *config.arguments]
+    if config.is_module:
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(config.script, run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(config.script).parent))
+        runpy.run_path(config.script, run_name="__main__")
+
+
+def _below_the_launcher(frames: TracebackType | None) -> TracebackType | None:
+    """The traceback from the script's own first frame on."""
+    while frames is not None and frames.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
+        frames = frames.tb_next
+    return frames
+
+
+def _flush_every_line(stream: TextIO) -> None:
+    """What a worker printed must be in its log when it is killed."""
+    cast("TextIOWrapper", stream).reconfigure(line_buffering=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The note that every member sends with an exchange, and what all members conclude from the same notes.
+
+Pure: notes in, conclusions out, the same on every member. What must be agreed is agreed here, without asking
+anybody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from shoal.errors import Diverged
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker says about its part of a step."""
+
+    step: int
+    stop: bool = False  # it stopped after the step before this one: this one does not count
+    seconds: float = 0.0  # that its pieces took
+    weights: int | None = None  # fingerprint of its weights before this step
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Note)
+
+
+def encode(note: Note) -> bytes:
+    return _encoder.encode(note)
+
+
+def decode(notes: Sequence[bytes]) -> list[Note]:
+    return [_decoder.decode(note) for note in notes]
+
+
+def stopped(notes: Sequence[Note]) -> bool:
+    """Whether the step of these notes must not count: somebody stopped before it."""
+    return any(note.stop for note in notes)
+
+
+def check_agreement(members: Sequence[str], notes: Sequence[Note]) -> None:
+    """Raises Diverged, naming the odd ones out, when workers' steps or weights differ."""
+    steps = {note.step for note in notes}
+    if len(steps) > 1:
+        told = ", ".join(f"{member} at {note.step}" for member, note in zip(members, notes, strict=True))
+        raise Diverged(
+            f"workers are at different steps of the same exchange: {told}. Every worker must run the same script "
+            "with the same data."
+        )
+    prints = [note.weights for note in notes]
+    if None in prints or len(set(prints)) == 1:
+        return
+    (common, times), *others = Counter(prints).most_common()
+    if others and times == others[0][1]:  # no majority: the chief's weights are the reference
+        common = prints[0]
+    odd = [member for member, value in zip(members, prints, strict=True) if value != common]
+    raise Diverged(
+        f"the weights of {', '.join(odd)} differ from the others' before step {notes[0].step}: "
+        f"{len(prints) - len(odd)} of {len(prints)} workers agree. All workers apply the same update, so "
+        "something else changed a weight there: a callback or code that runs on some workers only, a "
+        "non-deterministic operation, or faulty memory. Restart the run; if it comes back on the same machine, suspect it."
+    )

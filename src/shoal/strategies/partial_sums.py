@@ -1,0 +1,97 @@
+"""A worker's own part of the piece tree: pieces come in one by one, partial sums come out in their slots.
+
+The sum of a node is the sum of its left child plus the sum of its right child, always in this order, so that
+it does not matter which worker, or which of its slots, holds a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from shoal.collectives.layout import Vector
+from shoal.collectives.tree import Node, split
+from shoal.strategies.schema import Array, Combine, Schema
+
+CHUNK = 1 << 16  # elements: a weighted chunk stays in the cache until it is added
+
+
+class PartialSums:
+    """Adds weighted pieces into one slot per node. Buffers are made once and used for every step."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._spare: list[list[Array]] = []  # one set of buffers per depth, for right children of several pieces
+        self._chunk = {dtype: np.empty(CHUNK, dtype) for dtype in ("float32", "float64", "int64")}
+
+    def fill(self, slot: Vector, node: Node, piece: Callable[[int], tuple[Sequence[Array], float]]) -> None:
+        """Writes the sum of a node into a slot. `piece(p)` computes piece p: its arrays and its weight."""
+        with np.errstate(all="ignore"):  # an overflow is data here: it must reach everybody's optimizer
+            self._fill(self._schema.views(slot), node, piece, depth=0)
+
+    def _fill(
+        self,
+        into: list[Array],
+        node: Node,
+        piece: Callable[[int], tuple[Sequence[Array], float]],
+        depth: int,
+    ) -> None:
+        low, high = node
+        if high - low == 1:
+            self._write(into, low, *piece(low))
+            return
+        left, right = split(node)
+        self._fill(into, left, piece, depth)
+        if right[1] - right[0] == 1:
+            self._add(into, right[0], *piece(right[0]))
+            return
+        spare = self._spare_at(depth)
+        self._fill(spare, right, piece, depth + 1)
+        for total, part in zip(into, spare, strict=True):
+            np.add(total, part, out=total)
+
+    def _write(self, into: list[Array], piece: int, arrays: Sequence[Array], weight: float) -> None:
+        for place, array, factor in self._weighted(into, piece, arrays, weight):
+            if factor == 1.0:
+                np.copyto(place, array, casting="unsafe")
+            else:
+                np.multiply(array, place.dtype.type(factor), out=place, casting="unsafe")
+
+    def _add(self, into: list[Array], piece: int, arrays: Sequence[Array], weight: float) -> None:
+        for place, array, factor in self._weighted(into, piece, arrays, weight):
+            if factor == 0.0:
+                continue
+            if factor == 1.0:
+                np.add(place, array, out=place, casting="unsafe")
+                continue
+            chunk = self._chunk[str(place.dtype)]
+            scale = place.dtype.type(factor)
+            for start in range(0, place.size, CHUNK):
+                part = place[start : start + CHUNK]
+                weighted = chunk[: part.size]
+                np.multiply(array[start : start + CHUNK], scale, out=weighted, casting="unsafe")
+                np.add(part, weighted, out=part)
+
+    def _weighted(
+        self, into: list[Array], piece: int, arrays: Sequence[Array], weight: float
+    ) -> list[tuple[Array, Array, float]]:
+        factors = {Combine.MEAN: weight, Combine.SUM: 1.0, Combine.FIRST: 1.0 if piece == 0 else 0.0}
+        return [
+            (place, array.reshape(-1), factors[entry.combine])
+            for place, array, entry in zip(into, arrays, self._schema.entries, strict=True)
+        ]
+
+    def _spare_at(self, depth: int) -> list[Array]:
+        while len(self._spare) <= depth:
+            layout = self._schema.layout
+            self._spare.append(
+                self._schema.views(
+                    Vector(
+                        np.zeros(layout.f32, np.float32),
+                        np.zeros(layout.f64, np.float64),
+                        np.zeros(layout.i64, np.int64),
+                    )
+                )
+            )
+        return self._spare[depth]

@@ -1,0 +1,384 @@
+"""One proven connection: typed messages with raw buffers beside them, received into place.
+
+Every socket is non-blocking. `post`, `flush` and `try_receive` never wait; `send` and `receive` wait with a
+deadline. A connection belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from shoal.clock import Deadline
+from shoal.errors import BadFrame, PeerClosed, PeerTimeout, WireError
+from shoal.wire import addresses, frames
+from shoal.wire.keys import Handshake, RunKey
+from shoal.wire.messages import Codec, Message
+from shoal.wire.waits import READABLE, WRITABLE, wait
+from shoal.wire.wakeup import Wakeup
+
+Place = Callable[[Message], Sequence[memoryview]]
+
+_INBOX_BYTES = 16 << 10  # headers are small; buffers go straight to their place
+_CHUNK_BYTES = (
+    1 << 20
+)  # per system call, so that what one side writes is still in cache when the other reads it
+_VIEWS_PER_CALL = 64
+_ANCILLARY_BYTES = socket.CMSG_SPACE(frames.MAX_DESCRIPTORS * array.array("i").itemsize)
+
+
+class Connection:
+    """A stream of frames to one peer, whose name appears in every error."""
+
+    def __init__(self, sock: socket.socket, codec: Codec, peer: str) -> None:
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.peer = peer
+        self.bytes_sent = 0  # counted for what noise can't touch: bytes on the wire
+        self.bytes_received = 0
+        self._sock = sock
+        self._codec = codec
+        self._carries_fds = sock.family == socket.AF_UNIX
+        self._outbox: deque[memoryview] = deque()
+        self._inbox = bytearray(_INBOX_BYTES)
+        self._start = self._end = 0  # the bytes of the inbox that are not taken yet
+        self._bulk: _Bulk | None = None  # a frame whose buffers are still arriving
+        self._fds: deque[int] = deque()
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    # Sending.
+
+    def post(self, message: Message, buffers: Sequence[memoryview] = ()) -> None:
+        """Hand a frame to the kernel as far as it goes now; `flush` sends the rest.
+
+        The buffers are not copied: they must stay as they are until `pending` is false.
+        """
+        sizes = [buffer.nbytes for buffer in buffers]
+        head = frames.head(self._codec.encode(message), sizes)
+        if not self._outbox and not sizes:
+            sent = self._send_some([head])
+            if sent == len(head):
+                return
+            self._outbox.append(memoryview(head)[sent:])
+            return
+        self._outbox.append(memoryview(head))
+        self._outbox.extend(buffer.cast("B") for buffer in buffers if buffer.nbytes)
+        self.flush()
+
+    @property
+    def pending(self) -> bool:
+        """Whether something posted has not been handed to the kernel yet."""
+        return bool(self._outbox)
+
+    def flush(self) -> bool:
+        """Send what the kernel takes now; true when nothing is left."""
+        while self._outbox:
+            sent = self._send_some(_prefix_of(self._outbox))
+            if not sent:
+                return False
+            while sent:
+                first = self._outbox[0]
+                if sent < first.nbytes:
+                    self._outbox[0] = first[sent:]
+                    break
+                sent -= first.nbytes
+                self._outbox.popleft()
+        return True
+
+    def send(
+        self, message: Message, buffers: Sequence[memoryview] = (), deadline: Deadline | None = None
+    ) -> None:
+        """Send a whole frame. Without a deadline the peer has as long as a connection may take: 20 s."""
+        self.post(message, buffers)
+        self._flush_until(deadline)
+
+    def send_fds(self, message: Message, fds: Sequence[int], deadline: Deadline | None = None) -> None:
+        """Send a frame with descriptors beside it; the peer gets its own copies. Unix sockets only."""
+        if not self._carries_fds:
+            raise WireError(f"descriptors travel over unix sockets only, not to {self.peer}")
+        self._flush_until(deadline)
+        head = frames.head(self._codec.encode(message), descriptors=len(fds))
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())
+        sent = self._send_some([head], [rights] if fds else [])
+        while not sent:  # descriptors go with the first byte, so that byte has to wait for room
+            self._await(WRITABLE, deadline or Deadline.after(20.0), "take a message")
+            sent = self._send_some([head], [rights] if fds else [])
+        if sent < len(head):
+            self._outbox.append(memoryview(head)[sent:])
+            self._flush_until(deadline)
+
+    def _flush_until(self, deadline: Deadline | None) -> None:
+        if self._outbox and not self.flush():
+            deadline = deadline or Deadline.after(20.0)
+            while not self.flush():
+                self._await(WRITABLE, deadline, "take a message")
+
+    def _send_some(
+        self, views: Sequence[bytes | memoryview], rights: Sequence[tuple[int, int, bytes]] = ()
+    ) -> int:
+        try:
+            if len(views) == 1 and not rights:
+                sent = self._sock.send(views[0], socket.MSG_NOSIGNAL)
+            else:
+                sent = self._sock.sendmsg(views, rights, socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            self._outbox.clear()  # nobody will ever read it
+            raise self._closed(error) from error
+        self.bytes_sent += sent
+        return sent
+
+    # Receiving.
+
+    @property
+    def buffered(self) -> bool:
+        """Whether bytes of a next frame are already here, where a poll would not see them."""
+        return self._start < self._end
+
+    def try_receive(self, place: Place | None = None) -> Message | None:
+        """The next whole frame, or None if it has not arrived yet (what has arrived is kept).
+
+        `place(message)` names the memory that the frame's buffers go to; their sizes must match what the
+        frame announces, else BadFrame. It is called once per frame, as soon as the header is here.
+        """
+        return self._next_frame(place, fds=None)
+
+    def receive(self, deadline: Deadline, place: Place | None = None, wake: Wakeup | None = None) -> Message:
+        """The next frame. PeerTimeout after the deadline, PeerClosed if the peer goes, the wakeup's reason."""
+        while (message := self.try_receive(place)) is None:
+            self._await(READABLE, deadline, "send a message", wake)
+        return message
+
+    def receive_fds(self, deadline: Deadline, wake: Wakeup | None = None) -> tuple[Message, list[int]]:
+        """The next frame and the descriptors that came with it; the caller closes them."""
+        fds: list[int] = []
+        while (message := self._next_frame(None, fds)) is None:
+            self._await(READABLE, deadline, "send a message", wake)
+        return message, fds
+
+    def _next_frame(self, place: Place | None, fds: list[int] | None) -> Message | None:
+        while True:
+            if self._bulk is not None:
+                if not self._fill_bulk(self._bulk):
+                    return None
+                message, self._bulk = self._bulk.message, None
+                return message
+            waiting = self._end - self._start
+            wanted = frames.PREFIX_BYTES
+            if waiting >= wanted:
+                prefix = frames.read_prefix(self._inbox, self._start)
+                wanted = prefix.length
+                if waiting >= wanted:
+                    first = self._take_head(prefix, place, fds)
+                    if first is not None:
+                        return first
+                    continue
+            if not self._fill_inbox(wanted):
+                return None
+
+    def _take_head(self, prefix: frames.Prefix, place: Place | None, fds: list[int] | None) -> Message | None:
+        """Take a frame's head off the inbox: its message if nothing follows, else None with `_bulk` set."""
+        begin = self._start + frames.PREFIX_BYTES
+        try:
+            message = self._codec.decode(memoryview(self._inbox)[begin : begin + prefix.header])
+        except BadFrame as error:
+            raise BadFrame(f"from {self.peer}: {error}") from error
+        sizes = frames.read_sizes(self._inbox, self._start, prefix) if prefix.buffers else ()
+        self._start += prefix.length
+        if prefix.descriptors:
+            self._hand_over(prefix.descriptors, message, fds)
+        if not sizes:
+            return message
+        views = [view.cast("B") for view in (place(message) if place else ())]
+        if tuple(view.nbytes for view in views) != sizes:
+            raise BadFrame(
+                f"{type(message).__name__} from {self.peer} brings buffers of {_sizes(sizes)}; expected "
+                f"{_sizes([view.nbytes for view in views])}"
+            )
+        self._bulk = _Bulk(message, deque(view for view in views if view.nbytes))
+        return None
+
+    def _hand_over(self, count: int, message: Message, fds: list[int] | None) -> None:
+        if fds is None or len(self._fds) < count:
+            raise BadFrame(
+                f"{type(message).__name__} from {self.peer} announces {count} descriptors; "
+                f"{len(self._fds)} came and {'some' if fds is not None else 'none'} were expected"
+            )
+        fds.extend(self._fds.popleft() for _ in range(count))
+
+    def _fill_inbox(self, wanted: int) -> bool:
+        """Read what has arrived behind what is there already; False if nothing has."""
+        if self._start:
+            self._inbox[: self._end - self._start] = self._inbox[self._start : self._end]
+            self._start, self._end = 0, self._end - self._start
+        if wanted > len(self._inbox):
+            self._inbox.extend(bytes(wanted - len(self._inbox)))
+        room = memoryview(self._inbox)[self._end :]
+        try:
+            if self._carries_fds:
+                # A plain read would drop descriptors that a later frame brings along.
+                count, ancillary, flags, _ = self._sock.recvmsg_into(
+                    [room], _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+                )
+                if ancillary or flags & socket.MSG_CTRUNC:
+                    self._keep_fds(ancillary, flags)
+            else:
+                count = self._sock.recv_into(room)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self._closed(error) from error
+        if not count:
+            raise self._closed(None)
+        self._end += count
+        self.bytes_received += count
+        return True
+
+    def _keep_fds(self, ancillary: list[tuple[int, int, bytes]], flags: int) -> None:
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds = array.array("i")
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+                self._fds.extend(fds)
+        if flags & socket.MSG_CTRUNC or len(self._fds) > frames.MAX_DESCRIPTORS:
+            raise BadFrame(
+                f"{self.peer} sent more descriptors than a frame may carry ({frames.MAX_DESCRIPTORS})"
+            )
+
+    def _fill_bulk(self, bulk: _Bulk) -> bool:
+        """Receive into place; True when the frame's last buffer is full."""
+        views = bulk.views
+        while views:
+            view = views[0]
+            if self._start < self._end:  # the first bytes came along with the header
+                count = min(view.nbytes, self._end - self._start)
+                view[:count] = memoryview(self._inbox)[self._start : self._start + count]
+                self._start += count
+            else:
+                try:
+                    count = self._sock.recv_into(view, min(view.nbytes, _CHUNK_BYTES))
+                except BlockingIOError:
+                    return False
+                except OSError as error:
+                    raise self._closed(error) from error
+                if not count:
+                    raise self._closed(None)
+                self.bytes_received += count
+            if count < view.nbytes:
+                views[0] = view[count:]
+            else:
+                views.popleft()
+        return True
+
+    # Ends.
+
+    def close(self) -> None:
+        """Close, and close what descriptors came unasked. Calling it again does nothing."""
+        self._sock.close()
+        while self._fds:
+            os.close(self._fds.popleft())
+        self._outbox.clear()
+
+    def _await(self, events: int, deadline: Deadline, what: str, wake: Wakeup | None = None) -> None:
+        begun = deadline.clock.now()
+        if not wait(self.fileno(), events, deadline, wake):
+            waited = deadline.clock.now() - begun
+            raise PeerTimeout((self.peer,), f"{self.peer} did not {what} within {waited:.1f} s")
+
+    def _closed(self, error: OSError | None) -> PeerClosed:
+        why = f" ({error.strerror or error})" if error else ""
+        return PeerClosed(self.peer, f"the connection to {self.peer} closed{why}")
+
+
+class _Bulk:
+    """A frame whose head is here and whose buffers are arriving."""
+
+    __slots__ = ("message", "views")
+
+    def __init__(self, message: Message, views: deque[memoryview]) -> None:
+        self.message = message
+        self.views = views
+
+
+def connect(
+    address: str, key: RunKey, codec: Codec, deadline: Deadline, wake: Wakeup | None = None
+) -> Connection:
+    """Connect and prove the run's key both ways.
+
+    PeerClosed if nobody listens there or the listener hangs up, Refused if it does not hold the key or speaks
+    another version, PeerTimeout after the deadline.
+    """
+    where = addresses.parse(address)
+    sock = socket.socket(where.family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        _dial(sock, where, deadline, wake)
+        handshake = Handshake(key, connects=True)
+        sock.send(handshake.first(), socket.MSG_NOSIGNAL)
+        while not handshake.done:
+            answer = handshake.feed(_read_exactly(sock, handshake.wants, address, deadline, wake))
+            if answer:
+                sock.send(answer, socket.MSG_NOSIGNAL)
+        return Connection(sock, codec, address)
+    except OSError as error:
+        sock.close()
+        raise PeerClosed(address, f"no connection to {address}: {error.strerror or error}") from error
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _dial(sock: socket.socket, where: addresses.Address, deadline: Deadline, wake: Wakeup | None) -> None:
+    while (code := sock.connect_ex(where.target)) != 0:
+        if code == errno.EAGAIN:  # a unix listener's queue is full; nothing tells when it no longer is
+            pause = Deadline(min(deadline.at, deadline.clock.now() + 0.01), deadline.clock)
+            wait(sock.fileno(), 0, pause, wake)
+        elif code == errno.EINPROGRESS:
+            if wait(sock.fileno(), WRITABLE, deadline, wake):
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if code:
+                    raise OSError(code, os.strerror(code))
+                return
+        else:
+            raise OSError(code, os.strerror(code))
+        if deadline.passed():
+            raise PeerTimeout((str(where),), f"nobody took the connection to {where} before the deadline")
+
+
+def _read_exactly(
+    sock: socket.socket, count: int, address: str, deadline: Deadline, wake: Wakeup | None
+) -> bytes:
+    data = b""
+    while len(data) < count:
+        if not wait(sock.fileno(), READABLE, deadline, wake):
+            raise PeerTimeout((address,), f"{address} did not finish the handshake before the deadline")
+        more = sock.recv(count - len(data))
+        if not more:
+            raise PeerClosed(
+                address, f"{address} hung up during the handshake: it did not accept this run's key"
+            )
+        data += more
+    return data
+
+
+def _prefix_of(outbox: deque[memoryview]) -> list[memoryview]:
+    """The first views of the outbox, about one chunk of them."""
+    views: list[memoryview] = []
+    room = _CHUNK_BYTES
+    for view in outbox:
+        views.append(view[:room])
+        room -= views[-1].nbytes
+        if not room or len(views) == _VIEWS_PER_CALL:
+            break
+    return views
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    return "+".join(f"{size:,}" for size in sizes) + " bytes" if sizes else "none"
