@@ -1,7 +1,7 @@
 """Contestants: training jobs that run in processes of their own and train only while their slice lasts.
 
-A contestant is started once, compiles, and is then told to train for a slice at a time (peers/gate.py is its end of
-the line). In between it must use no CPU; how much it did use is part of its facts.
+A contestant is started once, compiles, and is then told to train for a slice at a time (peers/gate.py is its end
+of the line). In between it must use no CPU; how much it did use is part of its facts.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
 from harness import ROOT, Facts, say, significant
 
 GATE = "{gate}"  # stands for the gate's folder in a command
@@ -33,12 +34,12 @@ class Command:
     """One process: what to run, on which cores, and what its environment has beyond the bench's own."""
 
     argv: Sequence[str]
-    env: Mapping[str, str] = field(default_factory=dict)
-    cores: Sequence[int] = ()
+    env: Mapping[str, str]
+    cores: Sequence[int]
 
     @property
     def pinned(self) -> list[str]:
-        return ["taskset", "-c", ",".join(map(str, self.cores)), *self.argv] if self.cores else list(self.argv)
+        return ["taskset", "-c", ",".join(map(str, self.cores)), *self.argv]
 
     def __str__(self) -> str:
         settings = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
@@ -62,7 +63,7 @@ class Contestant:
         self._cpu_at_go = 0.0
 
     def start(self) -> None:
-        """Start the processes; returns when the first step is done. Raises with the log's end if that fails."""
+        """Start the processes; returns when the first step is done. Raises RuntimeError with the log's end."""
         (self._folder / "ticket").touch()
         with socket.socket(socket.AF_UNIX) as listener, (self._folder / "log").open("wb") as log:
             listener.bind(str(self._folder / "gate"))
@@ -72,9 +73,7 @@ class Contestant:
             for command in self.commands:
                 argv = [word.replace(GATE, str(self._folder)) for word in command.pinned]
                 env = {**os.environ, **command.env}
-                self._processes.append(
-                    subprocess.Popen(argv, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-                )
+                self._processes.append(subprocess.Popen(argv, env=env, stdout=log, stderr=subprocess.STDOUT))
             connection = self._accept(listener, begun + START)
         connection.settimeout(START)
         self._line = connection.makefile("rw")
@@ -96,7 +95,7 @@ class Contestant:
         time.sleep(SETTLE)
         cpu = self._cpu_seconds()
         self._paused_since = (time.monotonic(), cpu)
-        self._trained[0] += answer["steps"]
+        self._trained[0] += answer["steps"] + 1  # the untimed one
         self._trained[1] += cpu - self._cpu_at_go
         return answer["steps"] * self._samples / answer["seconds"]
 
@@ -113,11 +112,13 @@ class Contestant:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def facts(self) -> Facts:
-        """The commands, the CPU cost of a step, and the share of a core used while paused (it should be 0)."""
+        """The commands, the CPU cost of a step, and the share of a core used while paused (0, one hopes)."""
+        steps, busy = self._trained
+        wall, idle = self._paused
         return {
             "commands": [str(command) for command in self.commands],
-            "cpu_seconds_per_step": significant(self._trained[1] / self._trained[0], 3) if self._trained[0] else None,
-            "cpu_share_while_paused": round(self._paused[1] / self._paused[0], 3) if self._paused[0] else None,
+            "cpu_seconds_per_step": significant(busy / steps, 3) if steps else None,
+            "cpu_share_while_paused": round(idle / wall, 3) if wall else None,
         }
 
     def _accept(self, listener: socket.socket, until: float) -> socket.socket:
@@ -129,17 +130,18 @@ class Contestant:
                 continue
         raise RuntimeError(f"{self.name}: no step within {START:.0f} s\n{self._log_end()}")
 
-    def _answer(self) -> Facts:
+    def _answer(self) -> dict[str, float]:
         line = self._line.readline()
         if not line:
             raise RuntimeError(f"{self.name}: ended during a slice\n{self._log_end()}")
-        answer: Facts = json.loads(line)
+        answer: dict[str, float] = json.loads(line)
         return answer
 
     def _check_alive(self) -> None:
         for process in self._processes:
             if process.poll() is not None:
-                raise RuntimeError(f"{self.name}: exit code {process.returncode} before a step\n{self._log_end()}")
+                code = process.returncode
+                raise RuntimeError(f"{self.name}: ended before a step, exit code {code}\n{self._log_end()}")
 
     def _log_end(self) -> str:
         return "\n".join((self._folder / "log").read_text(errors="replace").splitlines()[-20:])
@@ -158,7 +160,7 @@ def together(contestants: Sequence[Contestant], seconds: float) -> float:
 
 @contextmanager
 def running(contestants: Sequence[Contestant]) -> Iterator[None]:
-    """Start them one after the other, so that none compiles while another is timed; stop them all in the end."""
+    """Start them one after the other, so that none slows another's first step; stop them all in the end."""
     try:
         for contestant in contestants:
             contestant.start()

@@ -1,11 +1,14 @@
-"""How every bench measures: slices in random ABBA order, one ratio per pair, medians and spreads, an A/A check first.
+"""How every bench measures: slices in random ABBA order, one ratio per pair, medians and spreads, A/A first.
 
-A slice is a callable that does the work once and returns a rate (samples/s, bytes/s, 1/seconds: more is better). A ratio
-is ours over the other's, from two slices that ran one right after the other, so that slow drift of a shared machine
-cancels. A duel is void when the same thing against itself (A/A) does not come out at 1.00 within a few percent.
+A slice is a callable that does the work once and returns a rate (samples/s, bytes/s, 1/seconds: more is better).
+A ratio is ours over the other's, from two slices that ran one right after the other, so that the slow drift of a
+shared machine cancels. All is void when a thing against itself (A/A) is not 1.00 within a few percent.
 
-    duels = tournament(ours, {"gloo": gloo, "memcpy": memcpy}, pairs=10, rng=random.Random(seed))
-    report({"bench": "allreduce", "peers": {name: duel.facts() for name, duel in duels.items()}, **watch.facts()}, table)
+    watch = Watch()
+    check = same_against_itself(ours, ours, pairs=10, rng=rng)
+    duels = tournament(ours, {"gloo": gloo, "memcpy": memcpy}, pairs=10, rng=rng)
+    peers = {name: duel.facts() for name, duel in duels.items()}
+    report({"bench": "allreduce", "check": check, "peers": peers, **watch.facts(["torch"])}, table)
 """
 
 from __future__ import annotations
@@ -37,13 +40,13 @@ SAME_WITHIN = 0.03  # how far an A/A median may lie from 1.00
 
 def spread(values: Sequence[float]) -> Facts:
     """Median, quartiles, extremes and count."""
-    ordered = sorted(values)
-    low, middle, high = statistics.quantiles(ordered, n=4, method="inclusive") if len(ordered) > 1 else ordered * 3
+    ordered = sorted(values) if len(values) > 1 else [*values, *values]
+    low, middle, high = statistics.quantiles(ordered, n=4, method="inclusive")
     return {
         "median": significant(middle),
         "quartiles": [significant(low), significant(high)],
         "range": [significant(ordered[0]), significant(ordered[-1])],
-        "n": len(ordered),
+        "n": len(values),
     }
 
 
@@ -85,22 +88,25 @@ def tournament(
 ) -> dict[str, Duel]:
     """Ours against each of the others, at least `pairs` pairs each.
 
-    A block is ours-other-other-ours or the reverse, drawn at random: two pairs, whose order effects cancel. The others
-    take turns in a random order, so that a disturbance does not always hit the same one.
+    A block is ours-other-other-ours or the reverse, drawn at random: two pairs, whose order effects cancel. The
+    others take turns in a random order, so that a regular disturbance does not always hit the same one.
     """
     duels = {name: Duel() for name in others}
     for turn in range((pairs + 1) // 2):
         for name in rng.sample(list(others), len(others)):
-            block = [True, False, False, True] if rng.random() < 0.5 else [False, True, True, False]
-            for is_ours in block:
-                (duels[name].ours if is_ours else duels[name].other).append((ours if is_ours else others[name])())
+            duel = duels[name]
+            for side in rng.choice(("ABBA", "BAAB")):
+                if side == "A":
+                    duel.ours.append(ours())
+                else:
+                    duel.other.append(others[name]())
             if told:
-                told(f"turn {turn + 1}: {name}: {duels[name].ratios[-2]:.3f} {duels[name].ratios[-1]:.3f}")
+                told(f"turn {turn + 1}: {name}: {duel.ratios[-2]:.3f} {duel.ratios[-1]:.3f}")
     return duels
 
 
 def same_against_itself(ours: Slice, again: Slice, pairs: int, rng: random.Random) -> Facts:
-    """The A/A check. `again` is a second instance of ours, or ours itself; `void` says whether to throw all away."""
+    """The A/A check. `again` is a second instance of ours, or ours itself; `void`: throw everything away."""
     duel = tournament(ours, {"again": again}, pairs, rng)["again"]
     return {**duel.facts(), "void": abs(duel.ratio - 1) > SAME_WITHIN, "allowed": SAME_WITHIN}
 
@@ -116,7 +122,7 @@ class Watch:
         self._own = _own_seconds()
 
     def facts(self, packages: Sequence[str] = ()) -> Facts:
-        """Date, machine, versions, and the cores that others kept busy meanwhile. Call after all children are gone."""
+        """Date, machine, versions, and how many cores others kept busy. Call when all children are gone."""
         wall = time.monotonic() - self._begun
         others = (_busy_seconds() - self._busy) - (_own_seconds() - self._own)
         return {

@@ -1,12 +1,12 @@
 """The contestant's end of a measured slice: train on command, stand still in between.
 
-Standard library only: every contestant imports it, whatever its environment. A contestant calls `step()` after each
-finished training step. One of its processes takes the ticket and is the gatekeeper: there `step()` blocks until the
-bench says go, and the fellows wait for it in their next exchange. Everywhere else `step()` returns at once.
+Standard library only: every contestant imports it, whatever its environment. A contestant calls `step()` after
+each finished training step. One of its processes takes the ticket and is the gatekeeper: there `step()` blocks
+until the bench says go, and the fellows wait for it in their next exchange. Elsewhere `step()` returns at once.
 
-The bench writes `{"go": SECONDS}`. The gatekeeper takes one step untimed, so that the clock starts and stops at the same
-point of a step, trains for at least SECONDS and writes `{"steps": N, "seconds": S}`. Before all that it writes
-`{"first_step_at": T}` once, T on the machine's monotonic clock. When the bench goes away, so does the contestant.
+The bench writes `{"go": SECONDS}`. The gatekeeper takes one step untimed, so that the clock starts and stops at
+the same point of a step, trains for at least SECONDS and writes `{"steps": N, "seconds": S}`. Before all that it
+writes `{"first_step_at": T}` once, T on the machine's monotonic clock. When the bench goes, the contestant goes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TextIO
 
 
 class Gate:
-    """Where a contestant waits between two slices. `folder` is the bench's; None: nobody measures, never wait."""
+    """Where a contestant waits between two slices. `folder` is the bench's; None: nobody measures."""
 
     def __init__(self, folder: str | None) -> None:
         self._line = _take_ticket(Path(folder)) if folder else None

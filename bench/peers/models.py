@@ -1,4 +1,4 @@
-"""The two models that all contestants train, and the data. Works with `keras` and with legacy `tf_keras` alike.
+"""The two models that all contestants train, and the data; for `keras` and for legacy `tf_keras` alike.
 
 Plain SGD: the cheapest update there is, so that the exchange weighs as much as it ever will.
 """

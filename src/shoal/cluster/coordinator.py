@@ -2,8 +2,8 @@
 
     python -m shoal.cluster.coordinator RUN_FOLDER        (the launcher's leash is stdin and stdout)
 
-It outlives the workers and ends when the launcher lets go of the leash. If the launcher died, it first sees to it
-that no worker stays behind and removes the run's folder.
+It outlives the workers and ends when the launcher lets go of the leash. If that is because the launcher died,
+it sees to it that no worker stays behind and removes the run's folder.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Coordinator:
         self._events: deque[Event] = deque()
         self._links: dict[int, Connection] = {}
         self._numbers = itertools.count(1)
-        self._groups: dict[str, int] = {}  # worker -> its process group, as long as it exists
+        self._groups: dict[str, int] = {}  # worker -> its process group
         self._leave_at: float | None = None  # set when the launcher let go of the leash
-        self._listener = Listener(config.address or f"unix:{folder}/coordinator.sock", key)
+        self._listener = Listener(config.address or folders.coordinator_address(folder), key)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._leash, selectors.EVENT_READ, self._hear_launcher)
@@ -110,17 +110,16 @@ class Coordinator:
         except EOFError:
             self._selector.unregister(self._leash)
             self._leave_at = self._clock.now() + GRACE
-            self._events.append(Interrupted("the launcher is gone"))
+            self._events.append(Interrupted("the launcher is gone", 1))
             return
         for message in messages:
             match message:
                 case Spawned(member, pid):
                     self._groups[member] = pid
                 case Reaped(member, code):
-                    self._groups.pop(member, None)
                     self._events.append(Exited(member, code))
-                case Interrupt(why):
-                    self._events.append(Interrupted(why))
+                case Interrupt(why, code):
+                    self._events.append(Interrupted(why, code))
 
     def _tick(self) -> None:
         suspects = self._membership.suspects(self._clock.now())
@@ -186,9 +185,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     leash = Leash(sys.stdin.fileno(), sys.stdout.fileno())
     with folders.hold(folder):
-        coordinator = Coordinator(
-            RunConfig.load(folder), RunKey.load(folder / "key"), folder, leash, SystemClock()
-        )
+        coordinator = Coordinator(RunConfig.load(folder), RunKey.load(folder / "key"), folder, leash, SystemClock())
         try:
             coordinator.run()
         finally:

@@ -39,9 +39,10 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The launcher wants the run to end."""
+    """The launcher wants the run to end, or is gone."""
 
     why: str
+    code: int
 
 
 @dataclass(frozen=True, slots=True)

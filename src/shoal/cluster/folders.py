@@ -1,7 +1,7 @@
 """Where runs live on this machine: one folder per run that only its owner may enter.
 
-It holds run.json, the key, the sockets and where the coordinator listens. The launcher and the coordinator hold a
-shared lock on it; when nobody does, the run is dead and the next launch sweeps its folder away.
+It holds run.json, the key, the sockets and where the coordinator listens. The launcher and the coordinator
+hold a shared lock on it; when nobody does, the run is dead and the next launch sweeps its folder away.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def home(environ: Mapping[str, str]) -> Path:
     status = folder.lstat()
     if not folder.is_dir() or folder.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise UsageError(
-            f"{folder} is not safe for a run's key: expected a folder that user {os.getuid()} owns and nobody else may "
-            f"enter (mode 0700), found mode {status.st_mode & 0o777:04o} of user {status.st_uid}. "
+            f"{folder} is not safe for a run's key: expected a folder that user {os.getuid()} owns and nobody "
+            f"else may enter (mode 0700), found mode {status.st_mode & 0o777:04o} of user {status.st_uid}. "
             "Remove it, or set XDG_RUNTIME_DIR to a folder of yours."
         )
     return folder
@@ -52,6 +52,11 @@ def create(home: Path, run: str) -> Iterator[Path]:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             stack.enter_context(hold(folder))
         yield folder
+
+
+def coordinator_address(folder: Path) -> str:
+    """Where a run's coordinator listens unless it is told otherwise."""
+    return f"unix:{folder}/coordinator.sock"
 
 
 def runs(home: Path) -> list[Path]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 
 import msgspec
@@ -59,6 +58,8 @@ class Identity(msgspec.Struct, frozen=True):
 
 def installed_version(package: str) -> str:
     """The version of the distribution that provides this package, or "unknown"."""
+    from importlib import metadata  # slow to import, and needed once per process
+
     for distribution in _DISTRIBUTIONS[package]:
         try:
             return metadata.version(distribution)

@@ -1,8 +1,8 @@
 """The pipes between the launcher and the coordinator: one JSON message per line, each way.
 
-The launcher sees processes start and end and hears Ctrl-C; it tells the coordinator. The coordinator knows when
-and why the run is over; it tells the launcher. If either goes away, the other reads the end of the file: a
-launcher killed with -9 leaves nobody behind.
+The launcher sees processes start and end and hears Ctrl-C; it tells the coordinator. The coordinator knows
+when and why the run is over; it tells the launcher. If either goes away, the other reads the end of the
+file: a launcher killed with -9 leaves nobody behind.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ class Spawned(Message, frozen=True):
 
 
 class Reaped(Message, frozen=True):
-    """Launcher -> coordinator: this worker's process and its group are gone. A negative code is a signal's number."""
+    """Launcher -> coordinator: this worker's process has ended. A negative code is a signal's number."""
 
     member: str
     code: int
 
 
 class Interrupt(Message, frozen=True):
-    """Launcher -> coordinator: end the run, this is why."""
+    """Launcher -> coordinator: end the run, this is why, and this is what to exit with."""
 
     why: str
+    code: int
 
 
 class Leash:
-    """One end of the two pipes. Not for several threads."""
+    """One end of the two pipes; their owner closes them. Not for several threads."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self._read_fd = read_fd
@@ -64,7 +65,3 @@ class Leash:
             raise EOFError
         *lines, self._partial = (self._partial + data).split(b"\n")
         return [self._decode(line) for line in lines]
-
-    def close(self) -> None:
-        for fd in {self._read_fd, self._write_fd}:
-            os.close(fd)

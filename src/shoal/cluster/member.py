@@ -1,9 +1,9 @@
 """A worker's seat in the run: one thread that sends its beats and hears the coordinator.
 
-The thread owns the connection; the other threads leave messages in an outbox and read what was heard. When the
-run ends badly, or the coordinator is gone, `wakeup` is set, so that every wait of the data plane ends with
-RunEnded. A main thread that does not look (it computes, or hangs) is given a few seconds; then the process ends:
-no worker outlives its run.
+The thread owns the connection; the other threads leave messages in an outbox and read what was heard. When
+the run ends badly, or the coordinator is gone, `wakeup` is set, so that every wait of the data plane ends with
+RunEnded. A main thread that does not look (it computes, or hangs) is given a few seconds; then the process
+ends: no worker outlives its run.
 """
 
 from __future__ import annotations
@@ -82,9 +82,7 @@ class Seat:
         _seats.add(self)
 
     @classmethod
-    def join(
-        cls, address: str, key: RunKey, member: Member, identity: Identity, deadlines: Deadlines
-    ) -> Seat:
+    def join(cls, address: str, key: RunKey, member: Member, identity: Identity, deadlines: Deadlines) -> Seat:
         """Take the seat; returns once everyone has joined and view 1 is known.
 
         Refused if the coordinator does not want this member, RunEnded if the run is over before it began.

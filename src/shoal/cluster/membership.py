@@ -63,7 +63,6 @@ from shoal.wire.messages import Message
 
 GATHERING = 0.3  # seconds from the first trouble to the verdict
 UNWATCHED = 1.0  # a longer gap between two Ticks means that the coordinator itself was held up
-INTERRUPTED = 130  # what shells return for a command that Ctrl-C ended
 
 
 @dataclass(slots=True)
@@ -74,7 +73,6 @@ class _Seat:
     link: int | None = None
     beat: Beat = field(default_factory=Beat)
     heard: float = 0.0  # when it last said anything
-    moved: float = 0.0  # when it last came to another step or another occupation
     worked: float = 0.0  # when its process was last seen to use the processor
     evidence: Evidence | None = None
     done: bool = False
@@ -86,7 +84,9 @@ class _Seat:
 
     def is_accounted_for(self) -> bool:
         """Nothing more is to be expected from it."""
-        return self.done or isinstance(self.trouble, Raised | Died | Unlike | Absent)
+        # A process may be seen to end before its last words are read: they are, once the link has closed.
+        died = isinstance(self.trouble, Died) and self.link is None
+        return self.done or died or isinstance(self.trouble, Raised | Unlike | Absent)
 
 
 class Membership:
@@ -124,8 +124,8 @@ class Membership:
                 self._closed(link, now)
             case Exited(member, code):
                 self._trouble(member, Died(self._seats[member].whereabouts(now), code), now)
-            case Interrupted(why):
-                return self._finish(End(False, INTERRUPTED, why))
+            case Interrupted(why, code):
+                return self._finish(End(ok=False, code=code, reason=why))
             case Tick(evidence):
                 self._tick(evidence, now)
         return decisions + self._settle(now)
@@ -165,7 +165,7 @@ class Membership:
         if refusal is None:
             self._ids[link] = member.id
             seat = self._seats[member.id]
-            seat.member, seat.link, seat.heard, seat.moved, seat.worked = member, link, now, now, now
+            seat.member, seat.link, seat.heard, seat.worked = member, link, now, now
             posts: list[Decision] = [Tell((link,), post) for post in self._posts.values()]
             return posts + self._form()
         if refusal.reason is Reason.UNLIKE:
@@ -201,8 +201,6 @@ class Membership:
         seat.heard = now
         match message:
             case Beat():
-                if (message.step, message.doing) != (seat.beat.step, seat.beat.doing):
-                    seat.moved = now
                 seat.beat = message
             case Failed(step, doing, blames=blames):
                 seat.beat = Beat(step, doing)
@@ -240,13 +238,11 @@ class Membership:
     # Judgements -------------------------------------------------------------------------------------
 
     def _forgive(self, now: float) -> None:
-        """Time in which the coordinator did not look (it was stopped, the machine paused) is nobody's silence."""
+        """While the coordinator did not look (it was stopped, the machine paused), nobody was silent."""
         gap, self._ticked = now - self._ticked, now
         if gap > UNWATCHED:
             for seat in self._seats.values():
-                seat.heard, seat.worked, seat.moved = (
-                    min(now, moment + gap) for moment in (seat.heard, seat.worked, seat.moved)
-                )
+                seat.heard, seat.worked = min(now, seat.heard + gap), min(now, seat.worked + gap)
 
     def _look(self, seat: _Seat, evidence: Evidence | None, now: float) -> None:
         """A process that uses the processor is at work, even if Python's lock keeps its beats back."""
@@ -267,15 +263,11 @@ class Membership:
     def _judge_desertion(self, now: float) -> None:
         """A worker in an exchange that a finished one will never come to would wait for its whole stall."""
         finished = self._finished()
-        waiting = [
-            id
-            for id, seat in self._seats.items()
-            if seat.beat.exchanging and now - seat.moved > self._deadlines.silence and not seat.trouble
-        ]
-        if finished and waiting:
-            deserter, waiter = self._seats[finished[0]], self._seats[waiting[0]]
-            there, here = deserter.whereabouts(now), waiter.whereabouts(now)
-            self._trouble(finished[0], Deserted(there, waiting[0], here, now - waiter.moved), now)
+        for id, seat in self._seats.items():
+            waited = seat.beat.lasting + now - seat.heard
+            if finished and seat.beat.exchanging and waited > self._deadlines.silence:
+                there = self._seats[finished[0]].whereabouts(now)
+                self._trouble(finished[0], Deserted(there, id, seat.whereabouts(now), waited), now)
 
     def _nobody_came(self, now: float) -> None:
         missing = [id for id, seat in self._seats.items() if seat.member is None]
@@ -286,10 +278,10 @@ class Membership:
     def _trouble(self, id: str, trouble: Trouble, now: float) -> None:
         """Note it. What a worker said itself outweighs how it died, and that outweighs that it is gone."""
         seat = self._seats[id]
-        explains_more = isinstance(seat.trouble, Vanished | Silent) and isinstance(trouble, Died)
-        if seat.trouble is None or explains_more:
-            seat.trouble = trouble
-            self._noticed.setdefault(id, now)
+        match seat.trouble, trouble:
+            case (None, _) | (Vanished() | Silent(), Died()) | (Vanished() | Died(), Raised()):
+                seat.trouble = trouble
+                self._noticed.setdefault(id, now)
 
     # Consequences -----------------------------------------------------------------------------------
 

@@ -20,9 +20,7 @@ class Adder:
         self._whole = tuple(layout.runs(range(layout.nbytes)))
         self._scratch: list[list[Array]] = []  # per register, one chunk per section
 
-    def add(
-        self, program: Sequence[Add], inputs: Sequence[Vector], result: Vector, part: range | None = None
-    ) -> None:
+    def add(self, program: Sequence[Add], inputs: Sequence[Vector], result: Vector, part: range | None = None) -> None:
         """result = the root of `inputs` under `program`; only the bytes `part` of the vector, if given.
 
         Inputs are only read; no memory outside the part is touched. The bits don't depend on the part or the
@@ -44,9 +42,7 @@ class Adder:
         else:
             np.copyto(out, inputs[0][section][lo:hi])
 
-    def _pass_in_chunks(
-        self, program: Sequence[Add], inputs: Sequence[Vector], result: Vector, run: Run
-    ) -> None:
+    def _pass_in_chunks(self, program: Sequence[Add], inputs: Sequence[Vector], result: Vector, run: Run) -> None:
         section, lo, hi = run
         arrays = [vector[section] for vector in inputs]
         out = result[section]

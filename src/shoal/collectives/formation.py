@@ -66,9 +66,7 @@ def form(
         _close_all(connections)
         raise
     members = tuple(worker.id for worker in workers)
-    return PeerGroup(
-        Meeting(view.number, members, me, connections, deadlines.stall, wakeup), OPENERS[transport]
-    )
+    return PeerGroup(Meeting(view.number, members, me, connections, deadlines.stall, wakeup), OPENERS[transport])
 
 
 def _join(view: View, me: str, peer: Member, key: RunKey, deadline: Deadline, wakeup: Wakeup) -> Connection:
@@ -126,8 +124,7 @@ def _check_unix(workers: Sequence[Member]) -> None:
     for worker in workers:
         if not worker.address.startswith("unix:"):
             raise UsageError(
-                f"shared memory needs unix sockets; {worker.id} is at {worker.address}. "
-                "Use `--transport tcp`."
+                f"shared memory needs unix sockets; {worker.id} is at {worker.address}. Use `--transport tcp`."
             )
 
 

@@ -26,7 +26,7 @@ from shoal.collectives.protocol import (
 from shoal.errors import BadFrame, Diverged, PeerClosed, PeerTimeout, Refused
 from shoal.wire.connection import Connection
 from shoal.wire.messages import Message
-from shoal.wire.transfer import Receive, Send, Switchboard, transfer
+from shoal.wire.transfer import Receive, Send, await_any, transfer
 from shoal.wire.waits import READABLE, wait
 from shoal.wire.wakeup import Wakeup
 
@@ -63,10 +63,7 @@ class Meeting:
         self._exchanges = Exchanges(view, members, me, stall)
         self._ranks = {connection: members.index(name) for name, connection in connections.items()}
         self._connections = {rank: connection for connection, rank in self._ranks.items()}
-        self._places = {
-            connection: partial(self._place, rank) for rank, connection in self._connections.items()
-        }
-        self._board = Switchboard(connections.values(), wakeup)
+        self._places = {connection: partial(self._place, rank) for rank, connection in self._connections.items()}
         self._cargo: dict[int, Cargo] = {}
 
     def hold(
@@ -83,9 +80,9 @@ class Meeting:
         rounds = 1 if reduce is None else 2
         decisions = self._exchanges.begin(what, note, self._clock.now(), work, rounds)
         notes: list[bytes] | None = None
-        early = [connection for connection in self._ranks if connection.buffered]
-        for connection in early:
-            decisions += self._hear(connection)
+        for connection in self._awaited():
+            if connection.buffered:  # a peer was early; a poll would not see it
+                decisions += self._hear(connection)
         while True:
             while decisions:
                 decision = decisions.pop(0)
@@ -131,9 +128,7 @@ class Meeting:
             self._gone(what, error.peer, str(error))
         for rank, message in zip(receives, messages, strict=True):
             if message != bulk:
-                raise BadFrame(
-                    f"{what}: {self.members[rank]} sent {type(message).__name__} instead of its arrays"
-                )
+                raise BadFrame(f"{what}: {self.members[rank]} sent {type(message).__name__} instead of its arrays")
 
     def hand(self, what: str, fds: Sequence[int], expected: Sequence[int]) -> dict[int, list[int]]:
         """Give these descriptors to every peer, take expected[r] from each rank r; the caller closes those."""
@@ -184,15 +179,19 @@ class Meeting:
         with suppress(PeerClosed):
             connection.post(Refuse("stale view", decision.text))
 
-    def _unsent(self) -> bool:
-        return any(connection.pending for connection in self._ranks)
+    def _unsent(self) -> list[Connection]:
+        return [connection for connection in self._ranks if connection.pending]
+
+    def _awaited(self) -> list[Connection]:
+        awaited = self._exchanges.awaited()
+        return [self._connections[rank] for rank, name in enumerate(self.members) if name in awaited]
 
     # What is heard.
 
     def _listen(self, what: str) -> list[Decision]:
         deadline = Deadline(self._exchanges.deadline(), self._clock)
         try:
-            readable = self._board.wait(deadline)
+            readable = await_any(self._awaited(), self._unsent(), deadline, self._wakeup)
         except PeerClosed:
             return []  # it took no more; what it said before is read next
         decisions: list[Decision] = []
@@ -201,7 +200,7 @@ class Meeting:
         if not decisions and deadline.passed():
             decisions = self._exchanges.tick(self._clock.now())
             if not decisions and self._unsent():
-                raise self._late(what, tuple(c.peer for c in self._ranks if c.pending), self._stall)
+                raise self._late(what, tuple(c.peer for c in self._unsent()), self._stall)
         return decisions
 
     def _hear(self, connection: Connection) -> list[Decision]:
@@ -211,7 +210,6 @@ class Meeting:
             try:
                 message = connection.try_receive(self._places[connection])
             except PeerClosed as error:
-                self._board.forget(connection)
                 lost = Lost(str(error))
                 return decisions + self._exchanges.handle(self.members[rank], lost, self._clock.now())
             if message is None:
@@ -221,7 +219,7 @@ class Meeting:
             if not isinstance(message, Published | Reduced):
                 raise BadFrame(f"{connection.peer} sent {type(message).__name__} where none was expected")
             decisions += self._exchanges.handle(self.members[rank], message, self._clock.now())
-            if not connection.buffered:
+            if not connection.buffered or self.members[rank] not in self._exchanges.awaited():
                 return decisions
 
     def _place(self, rank: int, message: Message) -> Sequence[memoryview]:

@@ -77,8 +77,7 @@ class PeerGroup(AbstractGroup):
             word = msgspec.msgpack.encode((header, [packed.specs(part) for part in parts]))
             self._meeting.hold(what, word)
             sends = {
-                rank: [packed.view(array) for array in packed.contiguous(parts[rank])]
-                for rank in range(1, self.size)
+                rank: [packed.view(array) for array in packed.contiguous(parts[rank])] for rank in range(1, self.size)
             }
             self._meeting.ship(what, sends, {})
             return header, list(parts[0])
@@ -98,8 +97,7 @@ class PeerGroup(AbstractGroup):
             theirs = msgspec.msgpack.decode(note, type=tuple[int, int, int, int])
             if theirs != wanted:
                 raise Diverged(
-                    f"{what}: {self.members[self.rank]} wants (f32, f64, i64, slots) = {wanted}, "
-                    f"{member} {theirs}"
+                    f"{what}: {self.members[self.rank]} wants (f32, f64, i64, slots) = {wanted}, {member} {theirs}"
                 )
         return self._opener(self._meeting, layout, slots)
 
@@ -107,9 +105,7 @@ class PeerGroup(AbstractGroup):
         self._meeting.close()
 
 
-def _check_same(
-    what: str, chief: str, expected: Sequence[ArraySpec], member: str, theirs: Sequence[ArraySpec]
-) -> None:
+def _check_same(what: str, chief: str, expected: Sequence[ArraySpec], member: str, theirs: Sequence[ArraySpec]) -> None:
     if len(expected) != len(theirs):
         raise Diverged(f"{what}: {chief} has {len(expected)} arrays, {member} has {len(theirs)}")
     for i, (one, other) in enumerate(zip(expected, theirs, strict=True)):

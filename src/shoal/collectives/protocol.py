@@ -7,8 +7,9 @@ all have. In the second, each reduces its slice, says Reduced, and commits when 
                                             └─► Commit (one round)
 
 Rules
-- A message counts for the exchange whose number it bears. A peer may be one exchange ahead (it has committed
-  what this member is about to commit): what it said is kept. Any other number is a broken peer.
+- A peer may be one exchange ahead: it has committed what this member is about to commit. What it says then is
+  left unread, on its connection, until this member comes there too: only those in `awaited()` are to be heard.
+  A message with another number than the exchange's own is a broken peer's.
 - All must mean the same by a number: the same `what`, the same pieces, each the run that all others believe
   it holds. Otherwise the scripts have diverged, and the error names both sides.
 - A lost member aborts an exchange only while something of it is awaited; the next exchange aborts at once.
@@ -102,7 +103,6 @@ class Exchanges:
         self._patience = patience
         self._peers = frozenset(members) - {me}
         self._lost: dict[str, str] = {}
-        self._ahead: dict[str, Published] = {}  # what peers said about the next exchange
         self._published: dict[str, Published] = {}
         self._reduced: set[str] = set()
         self._number = 0
@@ -118,9 +118,7 @@ class Exchanges:
         """The number of the exchange that is going on, or was the last."""
         return self._number
 
-    def begin(
-        self, what: str, note: bytes, now: float, work: Work | None = None, rounds: int = 1
-    ) -> list[Decision]:
+    def begin(self, what: str, note: bytes, now: float, work: Work | None = None, rounds: int = 1) -> list[Decision]:
         """Come to the next exchange. The first decision is to say so, even if it can't commit any more."""
         if self._round:
             raise RuntimeError(f"{what}: the exchange {self._what!r} has not ended yet")
@@ -130,10 +128,9 @@ class Exchanges:
         self._what, self._work, self._rounds = what, work, rounds
         self._round, self._since = 1, now
         mine = self._my_word(note)
-        self._published = {self._me: mine} | self._ahead
-        self._ahead = {}
+        self._published = {self._me: mine}
         self._reduced = set()
-        return [Say(mine), *self._check_all(), *self._progress(now)]
+        return [Say(mine), *self._progress(now)]
 
     def handle(self, sender: str, event: Message | Lost, now: float) -> list[Decision]:
         """Take what came from, or became of, a peer."""
@@ -166,8 +163,14 @@ class Exchanges:
         """When the round that is going on has lasted too long."""
         return self._since + self._patience
 
+    def awaited(self) -> frozenset[str]:
+        """The peers that have not said all that the exchange needs, in this round or the next."""
+        if not self._round:
+            return frozenset()
+        return self._peers - (self._published.keys() if self._rounds == 1 else self._reduced)
+
     def waiting_for(self) -> tuple[str, ...]:
-        """The peers from whom something is awaited, by rank."""
+        """The peers that keep this round from ending, by rank."""
         if not self._round:
             return ()
         came = self._published.keys() if self._round == 1 else self._reduced
@@ -192,9 +195,6 @@ class Exchanges:
         if word.number == self._number and self._round == 1 and sender not in self._published:
             self._published[sender] = word
             return [*self._check(sender, word), *self._progress(now)]
-        if word.number == self._number + 1 and sender not in self._ahead and self._said_all(sender):
-            self._ahead[sender] = word
-            return []
         return self._end(Broken(sender, self._out_of_order(sender, word)))
 
     def _take_reduced(self, sender: str, word: Reduced, now: float) -> list[Decision]:
@@ -205,20 +205,11 @@ class Exchanges:
         self._reduced.add(sender)
         return self._progress(now)
 
-    def _said_all(self, sender: str) -> bool:
-        """Whether nothing more of this peer is awaited in the exchange that is going on."""
-        return not self._round or sender not in self._awaited()
-
-    def _awaited(self) -> frozenset[str]:
-        """The peers that have not said all that the exchange needs, in this round or the next."""
-        if self._rounds == 1:
-            return self._peers - self._published.keys()
-        return self._peers - self._reduced
-
     def _progress(self, now: float) -> list[Decision]:
         if not self._round or self._over is not None:
             return []
-        missing = [member for member in self._members if member in self._lost and member in self._awaited()]
+        awaited = self.awaited()
+        missing = [member for member in self._members if member in self._lost and member in awaited]
         if missing:
             return self._end(Abort(tuple(missing), "; ".join(self._lost[member] for member in missing)))
         if self._round == 1 and len(self._published) == len(self._members):
@@ -238,12 +229,6 @@ class Exchanges:
         self._round = 0
         self._over = decision
         return [decision]
-
-    def _check_all(self) -> list[Decision]:
-        for sender in self._members:
-            if sender in self._published and (decision := self._check(sender, self._published[sender])):
-                return decision
-        return []
 
     def _check(self, sender: str, word: Published) -> list[Decision]:
         """Whether a peer means the same by this exchange's number."""

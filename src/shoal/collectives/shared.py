@@ -41,18 +41,13 @@ def open_shared(meeting: Meeting, layout: Layout, slots: int) -> AbstractExchang
         if len(fds) == 2:
             result = SharedBlock.open(fds[1], stride, writable=True)
     vectors = [
-        [
-            [layout.vector(bucket.view(), stride * (turn * slots + slot)) for slot in range(slots)]
-            for bucket in buckets
-        ]
+        [[layout.vector(bucket.view(), stride * (turn * slots + slot)) for slot in range(slots)] for bucket in buckets]
         for turn in range(turns)
     ]
     if result is None:
         total = layout.vector(np.zeros(layout.nbytes, np.uint8).data)
         return _SmallExchange(meeting, layout, slots, buckets, vectors, total)
-    return _LargeExchange(
-        meeting, layout, slots, [*buckets, result], vectors[0], layout.vector(result.view())
-    )
+    return _LargeExchange(meeting, layout, slots, [*buckets, result], vectors[0], layout.vector(result.view()))
 
 
 class _LargeExchange(AbstractExchange):

@@ -39,9 +39,7 @@ class _SocketExchange(AbstractExchange):
         self._slices = layout.slices(len(meeting.members), LINE)
         # Whole vectors, although of a peer's only the own slice arrives: memory that nobody touches costs
         # nothing, and the same offsets hold everywhere.
-        self._memory = [
-            [np.empty(layout.nbytes, np.uint8).data for _ in range(slots)] for _ in meeting.members
-        ]
+        self._memory = [[np.empty(layout.nbytes, np.uint8).data for _ in range(slots)] for _ in meeting.members]
         self._vectors = [[layout.vector(memory) for memory in memories] for memories in self._memory]
         self._result = np.zeros(layout.nbytes, np.uint8).data
         self._total = layout.vector(self._result)

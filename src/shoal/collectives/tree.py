@@ -103,9 +103,7 @@ def shares(pieces: int, weights: tuple[float, ...]) -> tuple[range, ...]:
     fewest, then which give the first ranks more. With equal weights two shares differ by at most one piece.
     """
     if pieces < 1 or not weights or min(weights) < 0 or not sum(weights) > 0:
-        raise UsageError(
-            f"cannot share {pieces} pieces by the weights {weights}: all must be >= 0, one above"
-        )
+        raise UsageError(f"cannot share {pieces} pieces by the weights {weights}: all must be >= 0, one above")
     least, most = _bounds(pieces, weights)
     limit = 1
     while (found := _fewest_nodes(pieces, least, most, limit)) is None:
@@ -132,9 +130,7 @@ def _bounds(pieces: int, weights: tuple[float, ...]) -> tuple[list[int], list[in
     return least, most
 
 
-def _fewest_nodes(
-    pieces: int, least: Sequence[int], most: Sequence[int], limit: int
-) -> tuple[range, ...] | None:
+def _fewest_nodes(pieces: int, least: Sequence[int], most: Sequence[int], limit: int) -> tuple[range, ...] | None:
     """Shares within the bounds whose covers have at most `limit` nodes each, and fewest together."""
     # best[end]: the fewest nodes with which the ranks so far hold the pieces up to `end`, and their shares.
     best: dict[int, tuple[int, tuple[range, ...]]] = {0: (0, ())}

@@ -89,11 +89,13 @@ class AbstractEngine(ABC):
         model.reset_metrics()
         self._fresh = [np.array(self.read(v)) for v in self.variables.metrics]
         self._metrics = [value.copy() for value in self._fresh]
+        self._seed = 0
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self, seed: int | None = None) -> None:
         """A fit or evaluate begins: looks again at what may have changed in the model since the last one."""
-        self.seeds = Seeds([self.read(v) for v in self.variables.seeds])
+        self._seed = self._seed if seed is None else seed
+        self.seeds = Seeds(self._seed, [self.read(v) for v in self.variables.seeds])
         self.reset_metrics()
 
     def fits(self, model: Any) -> bool:
@@ -113,7 +115,7 @@ class AbstractEngine(ABC):
         """Traces the cut training step on a batch of this shape. Changes nothing; raises CannotDistribute."""
 
     @abstractmethod
-    def piece(self, batch: Any, seeds: Array) -> Sequence[Array]:
+    def piece(self, batch: Any, piece: int) -> Sequence[Array]:
         """Gradients, states, metrics and logs of one piece, in schema order; valid until the next call."""
 
     @abstractmethod
@@ -138,8 +140,8 @@ class AbstractEngine(ABC):
             np.add(total, change.reshape(total.shape), out=total, casting="unsafe")
         return self.results(self._metrics)
 
-    def finish_epoch(self) -> None:
-        """Puts into the model what the engine kept outside: the state of the seed generators."""
+    def put_seeds_back(self) -> None:
+        """Writes the seed generators' own states over those that pieces left in the model."""
         self.write(self.variables.seeds, self.seeds.states())
 
     def refuse_unless_distributable(self) -> None:

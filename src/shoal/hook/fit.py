@@ -82,9 +82,11 @@ def fit(run: Run, strategy: AllReduce, model: Any, arguments: FitArguments) -> A
         batch = feeds.example(spec, max(1, (size or pieces) // pieces))
         model._symbolic_build(data_batch=batch)
         engine = engine_for(model)
+        engine.begin(seed)
         engine.refuse_unless_distributable()
         run.say("tracing the training step")
         shape = engine.trace(batch)
+        engine.put_seeds_back()
         validation = None
         if held_out is not None:
             validation = Evaluation.of_held_out(run, strategy, model, held_out, arguments)
@@ -157,7 +159,7 @@ class Training:
         self._source.begin(epoch)
         logs = self._steps(epoch)
         self._source.end()
-        self._engine.finish_epoch()
+        self._engine.put_seeds_back()
         if self._validation is not None and _is_due(epoch, self._arguments.validation_freq):
             found = self._validation.run(self._callbacks)
             logs = logs | {f"val_{name}": value for name, value in found.items()}
@@ -204,7 +206,7 @@ class Training:
         def compute(piece: int, low: int, high: int) -> Sequence[Array]:
             self._run.say(f"computing piece {piece}", self._step)
             rows = [row[low - taken.first : high - taken.first] for row in taken.rows]
-            return engine.piece(feeds.as_batch(self._source.spec(), rows), engine.seeds.of_piece(piece))
+            return engine.piece(feeds.as_batch(self._source.spec(), rows), piece)
 
         def note() -> Note:
             self._run.say("exchanging gradients", self._step)

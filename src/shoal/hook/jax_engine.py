@@ -43,8 +43,7 @@ class JaxEngine(AbstractEngine):
             variable.assign(np.array(value))
 
     def trace(self, batch: Any) -> StepShape:
-        seeds = self.seeds.of_piece(0)
-        traced = jax.make_jaxpr(self._train_step, return_shape=True)(*self._step_inputs(batch, seeds))
+        traced = jax.make_jaxpr(self._train_step, return_shape=True)(*self._step_inputs(batch, 0))
         jaxpr, (gradients, states, _, extras) = traced[0].jaxpr, traced[1]
         # A state that comes out as it went in (a frozen weight) is not exchanged: its mean over pieces would
         # cost an exchange and might round.
@@ -60,9 +59,9 @@ class JaxEngine(AbstractEngine):
         )
         return self._shape
 
-    def piece(self, batch: Any, seeds: Array) -> Sequence[Array]:
+    def piece(self, batch: Any, piece: int) -> Sequence[Array]:
         assert self._shape is not None, "trace() first"
-        gradients, states, metrics, extras = self._backward(*self._step_inputs(batch, seeds))
+        gradients, states, metrics, extras = self._backward(*self._step_inputs(batch, piece))
         outputs = [
             *gradients,
             *(states[i] for i in self._shape.changed),
@@ -100,14 +99,14 @@ class JaxEngine(AbstractEngine):
         logs: Logs = self._results(values)
         return logs
 
-    def _step_inputs(self, batch: Any, seeds: Array) -> tuple[Any, ...]:
+    def _step_inputs(self, batch: Any, piece: int) -> tuple[Any, ...]:
         variables = self.variables
         return (
             [v.value for v in variables.trainable],
             [v.value for v in variables.states],
             [v.value for v in variables.optimizer],
             self._fresh_values,
-            seeds.astype(np.uint32),
+            self.seeds.of_piece(piece).astype(np.uint32),
             batch,
         )
 

@@ -14,17 +14,28 @@ States = np.ndarray[tuple[int, int], np.dtype[np.uint64]]
 
 
 class Seeds:
-    """The states of a model's seed generators, one row (seed, counter) each."""
+    """The states of a model's seed generators, one row (seed, counter) each.
 
-    def __init__(self, states: list[np.ndarray[Any, Any]]) -> None:
-        self._states: States = np.array([state.astype(np.uint64) for state in states], np.uint64).reshape(-1, 2)
+    The first row is the fit's own: for random numbers that a backend draws without asking a seed generator.
+    """
+
+    def __init__(self, seed: int, states: list[np.ndarray[Any, Any]]) -> None:
+        own = np.array([seed, 0], np.uint64)
+        self._states: States = np.array([own, *(state.astype(np.uint64) for state in states)], np.uint64)
 
     def of_piece(self, piece: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The states that a piece starts from: 31-bit numbers, which fit every backend's seed type."""
-        mixed = _mix(_mix(self._states[:, 0] ^ (self._states[:, 1] << np.uint64(32))) + np.uint64(piece))
+        mixed = self._mixed(piece)[1:]
         low = mixed & np.uint64(0x7FFFFFFF)
         high = (mixed >> np.uint64(33)) & np.uint64(0x7FFFFFFF)
         return np.stack([high, low], axis=1).astype(np.int64)
+
+    def of_backend(self, piece: int) -> int:
+        """A seed for the backend's own random numbers in a piece."""
+        return int(self._mixed(piece)[0] >> np.uint64(1))
+
+    def _mixed(self, piece: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        return _mix(_mix(self._states[:, 0] ^ (self._states[:, 1] << np.uint64(32))) + np.uint64(piece))
 
     def advance(self) -> None:
         """One step is committed."""
@@ -32,7 +43,7 @@ class Seeds:
 
     def states(self) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
         """As the model's variables hold them between two fits."""
-        return list(self._states.astype(np.int64))
+        return list(self._states[1:].astype(np.int64))
 
 
 def _mix(value: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:

@@ -60,8 +60,8 @@ class TensorflowEngine(AbstractEngine):
         )
         return self._shape
 
-    def piece(self, batch: Any, seeds: Array) -> Sequence[Array]:
-        gradients, states, metrics, extras = self._backward(batch, seeds)
+    def piece(self, batch: Any, piece: int) -> Sequence[Array]:
+        gradients, states, metrics, extras = self._backward(batch, self.seeds.of_piece(piece))
         return [_to_numpy(output) for output in (*gradients, *states, *metrics, *extras)]
 
     def apply(self, gradients: Sequence[Array], states: Sequence[Array]) -> None:

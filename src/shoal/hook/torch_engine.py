@@ -34,7 +34,7 @@ class TorchEngine(AbstractEngine):
             variable.assign(np.array(value))
 
     def trace(self, batch: Any) -> StepShape:
-        gradients, states, _, logs = self._train_step(batch, self.seeds.of_piece(0))
+        gradients, states, _, logs = self._train_step(batch, 0)
         metrics = self.model.get_metrics_result()
         self._shape = StepShape(
             self.variables,
@@ -45,10 +45,10 @@ class TorchEngine(AbstractEngine):
         )
         return self._shape
 
-    def piece(self, batch: Any, seeds: Array) -> Sequence[Array]:
+    def piece(self, batch: Any, piece: int) -> Sequence[Array]:
         assert self._shape is not None, "trace() first"
         shape = self._shape
-        gradients, states, metrics, logs = self._train_step(batch, seeds)
+        gradients, states, metrics, logs = self._train_step(batch, piece)
         return [
             *(self._gradient(i, gradients[i]) for i in shape.gradients),
             *(states.get(i, self.read(self.variables.states[i])) for i in shape.changed),
@@ -80,7 +80,7 @@ class TorchEngine(AbstractEngine):
         logs: Logs = self.model.get_metrics_result()
         return logs
 
-    def _train_step(self, batch: Any, seeds: Array) -> tuple[list[Any], dict[int, Array], list[Array], Logs]:
+    def _train_step(self, batch: Any, piece: int) -> tuple[list[Any], dict[int, Array], list[Array], Logs]:
         variables = self.variables
         before: dict[int, Any] = {}
 
@@ -88,9 +88,14 @@ class TorchEngine(AbstractEngine):
             before[id(variable)] = variable.value.detach().clone()
 
         self.model.train()
-        self.write(variables.seeds, list(seeds))
+        self.write(variables.seeds, list(self.seeds.of_piece(piece)))
         self.model.reset_metrics()
-        with cut(self.model) as opened, assignments(variables.states, remember) as assigned:
+        with (
+            torch.random.fork_rng(),  # dropout without a seed draws from torch's own numbers, not from its generator
+            cut(self.model) as opened,
+            assignments(variables.states, remember) as assigned,
+        ):
+            torch.manual_seed(self.seeds.of_backend(piece))
             logs = self.model.train_step(_to_tensors(batch))
         states = {}
         with torch.no_grad():

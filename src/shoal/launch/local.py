@@ -1,7 +1,7 @@
 """A run on this machine: starts the coordinator and the workers, waits for them, leaves nothing behind.
 
-What ends when: the coordinator says End; workers that do not follow by themselves are sent the signals of a
-Farewell, one after the other; when all are gone the leash is let go, and with it the coordinator goes.
+The coordinator says when and why the run is over (End). Workers that do not follow by themselves get the signals
+of a farewell, one after the other. When all are gone the leash is let go, and the coordinator goes with it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import contextlib
 import os
 import selectors
 import signal
+import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from types import FrameType
-
-import msgspec
 
 from shoal.cluster import folders
 from shoal.cluster.leash import Interrupt, Leash, Reaped, Spawned
@@ -26,54 +25,203 @@ from shoal.launch import logs, report
 from shoal.launch.plan import Plan, WorkerPlan
 from shoal.launch.processes import Process
 from shoal.wire.keys import RunKey
+from shoal.wire.listener import Listener
 
-# What stragglers get, and how many seconds after the end was known.
-AFTER_SUCCESS = ((30.0, signal.SIGTERM), (32.0, signal.SIGKILL))  # an interpreter may take long to shut down
-AFTER_FAILURE = ((2.0, signal.SIGTERM), (3.0, signal.SIGKILL))
-ON_INTERRUPT = ((0.0, signal.SIGINT), (5.0, signal.SIGTERM), (6.0, signal.SIGKILL))
-AT_ONCE = ((0.0, signal.SIGKILL),)
 Farewell = tuple[tuple[float, signal.Signals], ...]
 
+# The signals that stragglers get, each so many seconds after the end was known.
+AFTER_SUCCESS: Farewell = ((30.0, signal.SIGTERM), (31.0, signal.SIGKILL))  # interpreters may end slowly
+AFTER_FAILURE: Farewell = ((1.0, signal.SIGTERM), (2.0, signal.SIGKILL))
+ON_INTERRUPT: Farewell = ((0.0, signal.SIGINT), (5.0, signal.SIGTERM), (6.0, signal.SIGKILL))
+AT_ONCE: Farewell = ((0.0, signal.SIGKILL),)
+
+_HEARD_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FOLLOW_EVERY = 0.1  # seconds between two looks at the logs under --verbose
-_COORDINATOR_LEAVES = 5.0  # seconds that it gets for it
+_COORDINATOR_LEAVES = 5.0  # seconds
 
 
-def launch(plan: Plan) -> int:
+def launch(plan: Plan, environ: Mapping[str, str]) -> int:
     """Run it to its end; returns the exit code for the shell. UsageError if it can't be started."""
     config = plan.config
-    environ = dict(plan.workers[0].environment)
-    folder_of_logs = Path(config.logs)
-    logs.prepare(folder_of_logs, prune=folder_of_logs.name == config.run)
+    logs_folder = logs.prepare(Path(config.logs), prune=Path(config.logs).name == config.run)
     with folders.create(folders.home(environ), config.run) as folder:
-        RunKey.new().save(folder / "key")
+        key = RunKey.new()
+        key.save(folder / "key")
+        # Bound once and let go: an address in use, or too long, is found before anything is started.
+        Listener(config.address or folders.coordinator_address(folder), key).close()
         config.save(folder)
         print(report.opening(config), file=sys.stderr, flush=True)
-        end = _Launcher(plan, folder).run()
+        with _Launcher(plan, folder, logs_folder, environ) as launcher:
+            end = launcher.run()
     if not end.ok:
         print(report.closing(end, config), file=sys.stderr, flush=True)
     return end.code
 
 
 class _Launcher:
-    """The launcher's loop. It makes no decisions about the run: it tells what it sees and does what End says."""
+    """The launcher's loop. It decides nothing about the run: it tells what it sees and carries out its End."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
-        self._plan = plan
-        self._folder = folder
-        self._logs = Path(plan.config.logs)
-        self._workers: dict[str, Process] = {}
+    def __init__(self, plan: Plan, folder: Path, logs_folder: Path, environ: Mapping[str, str]) -> None:
+        self._logs = logs_folder
         self._end: End | None = None
         self._interrupts = 0
         self._farewell: deque[tuple[float, signal.Signals]] = deque()
+        self._workers: dict[str, Process] = {}
         self._selector = selectors.DefaultSelector()
+        with contextlib.ExitStack() as stack:  # what was started is ended, also if the rest can't be
+            stack.callback(self._selector.close)
+            self._signals = stack.enter_context(_signals_as_bytes())
+            self._selector.register(self._signals, selectors.EVENT_READ, self._hear_signals)
+            self._coordinator = self._start_coordinator(folder, environ)
+            stack.callback(self._end_coordinator)
+            stack.callback(self._end_workers)
+            for worker in plan.workers:
+                self._start_worker(worker, folder)
+            followed = [worker.id for worker in plan.workers[1:]] if plan.config.verbose else []
+            self._follower = logs.Follower({id: logs.path_of(logs_folder, id) for id in followed})
+            stack.callback(self._follower.close)
+            self._follows = bool(followed)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> _Launcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
     def run(self) -> End:
-        """Start everything, wait until all workers are gone; returns the run's End."""
-        with contextlib.ExitStack() as stack:
-            signals = stack.enter_context(_signals_as_bytes())
-            self._selector.register(signals, selectors.EVENT_READ, lambda: self._hear_signals(signals))
-            coordinator = self._start_coordinator()
-            stack.callback(coordinator.release)
-            for plan in self._plan.workers:
-                self._workers[plan.id] = self._start_worker(plan)
-            ...
+        """Wait until the run is over and all workers are gone."""
+        while self._end is None or self._alive():
+            for ready, _ in self._selector.select(self._patience()):
+                ready.data()
+            self._say_farewell()
+            self._follow()
+        self._follow(final=True)
+        return self._with_late_deaths(self._end)
+
+    # Starting ---------------------------------------------------------------------------------------
+
+    def _start_coordinator(self, folder: Path, environ: Mapping[str, str]) -> Process:
+        with logs.path_of(self._logs, "coordinator").open("wb") as log:
+            process = Process(
+                "shoal.cluster.coordinator",
+                [str(folder)],
+                environ,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._leash = Leash(process.stdout.fileno(), process.stdin.fileno())
+        self._selector.register(self._leash, selectors.EVENT_READ, self._hear_coordinator)
+        return process
+
+    def _start_worker(self, plan: WorkerPlan, folder: Path) -> None:
+        cores = [",".join(map(str, plan.cores))] if plan.cores else []
+        start = partial(Process, "shoal.launch.worker", [str(folder), plan.id, *cores], plan.environment)
+        if plan.id == report.CHIEF:
+            process = start()  # at the terminal, as a plain script would be
+        else:
+            with logs.path_of(self._logs, plan.id).open("wb") as log:
+                process = start(stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._workers[plan.id] = process
+        self._selector.register(process, selectors.EVENT_READ, partial(self._see_exit, plan.id))
+        self._leash.send(Spawned(plan.id, process.pid))
+
+    # What is seen and heard -------------------------------------------------------------------------
+
+    def _see_exit(self, id: str) -> None:
+        worker = self._workers[id]
+        code = worker.look()
+        if code is not None:
+            self._selector.unregister(worker)
+            self._leash.send(Reaped(id, code))
+
+    def _hear_coordinator(self) -> None:
+        try:
+            for message in self._leash.receive():
+                if isinstance(message, End):
+                    self._finish(message)
+        except EOFError:
+            self._selector.unregister(self._leash)
+            if self._end is None:
+                log = logs.path_of(self._logs, "coordinator")
+                reason = f"the coordinator (pid {self._coordinator.pid}) is gone; its log is {log}"
+                self._finish(End(ok=False, code=1, reason=reason))
+
+    def _hear_signals(self) -> None:
+        for number in os.read(self._signals, 64):
+            if number in _HEARD_SIGNALS:
+                self._interrupts += 1
+                name = signal.Signals(number).name
+                self._leash.send(Interrupt(f"it was interrupted ({name})", 128 + number))
+                self._bid(ON_INTERRUPT if self._interrupts == 1 else AT_ONCE)
+
+    def _finish(self, end: End) -> None:
+        self._end = end
+        if not self._interrupts:
+            self._bid(AFTER_SUCCESS if end.ok else AFTER_FAILURE)
+
+    # Ending -----------------------------------------------------------------------------------------
+
+    def _bid(self, farewell: Farewell) -> None:
+        now = time.monotonic()
+        self._farewell = deque((now + delay, number) for delay, number in farewell)
+
+    def _say_farewell(self) -> None:
+        while self._farewell and self._farewell[0][0] <= time.monotonic():
+            _, number = self._farewell.popleft()
+            for worker in self._alive():
+                worker.send(number)
+
+    def _patience(self) -> float | None:
+        """Until when nothing needs to be done unless something happens."""
+        until_farewell = max(0.0, self._farewell[0][0] - time.monotonic()) if self._farewell else None
+        if not self._follows:
+            return until_farewell
+        return _FOLLOW_EVERY if until_farewell is None else min(_FOLLOW_EVERY, until_farewell)
+
+    def _follow(self, final: bool = False) -> None:
+        for line in self._follower.new_lines(final) if self._follows else ():
+            print(line, file=sys.stderr, flush=True)
+
+    def _alive(self) -> list[Process]:
+        return [worker for worker in self._workers.values() if worker.look() is None]
+
+    def _with_late_deaths(self, end: End) -> End:
+        """A worker that crashed after its script had finished is no success."""
+        crashed = {id: worker.code for id, worker in self._workers.items() if worker.code}
+        if not end.ok or not crashed:
+            return end
+        id, code = next(iter(crashed.items()))
+        reason = f"{id} finished its script, but its process then ended with code {code}"
+        return End(ok=False, code=1, reason=reason, culprits=tuple(crashed))
+
+    def _end_workers(self) -> None:
+        for worker in self._alive():  # only if something went wrong in the launcher itself
+            worker.kill_group()
+        for worker in self._workers.values():
+            worker.release()
+
+    def _end_coordinator(self) -> None:
+        self._coordinator.close_pipes()
+        self._coordinator.wait(_COORDINATOR_LEAVES)
+        self._coordinator.release()
+
+
+@contextlib.contextmanager
+def _signals_as_bytes() -> Iterator[int]:
+    """A descriptor from which the signals that end a run can be read, one byte each."""
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, False)
+    before = {number: signal.signal(number, lambda *_: None) for number in _HEARD_SIGNALS}
+    old_fd = signal.set_wakeup_fd(write_fd)
+    try:
+        yield read_fd
+    finally:
+        signal.set_wakeup_fd(old_fd)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(read_fd)
+        os.close(write_fd)

@@ -106,8 +106,8 @@ def _check_counts(request: Request) -> None:
         raise UsageError(f"--timeout {request.timeout}: expected seconds, more than 0.")
     if request.pieces is not None and request.pieces < request.workers:
         raise UsageError(
-            f"--pieces {request.pieces} is too few for {request.workers} workers: each computes at least one piece of "
-            f"a batch. Use --pieces {request.workers} or more, or fewer workers."
+            f"--pieces {request.pieces} is too few for {request.workers} workers: each computes at least one "
+            f"piece of a batch. Use --pieces {request.workers} or more, or fewer workers."
         )
 
 

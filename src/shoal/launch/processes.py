@@ -1,9 +1,10 @@
-"""Processes that the launcher starts: each leads a session of its own, so that its children can be ended with it."""
+"""Processes that the launcher starts: each leads a group of its own, so that its children can be ended with it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -16,18 +17,19 @@ _LINGER = 1.0  # seconds that a dead worker's own children get to tidy up
 
 
 class Process:
-    """One started process. It stays in the system's table, and its id taken, until `release`."""
+    """One started process. Its id stays taken, so that signals can't reach a stranger, until `release`."""
 
     def __init__(
         self,
         module: str,
         arguments: list[str],
         environment: Mapping[str, str],
-        stdin: int | IO[bytes] | None = None,
+        *,
+        stdin: int | None = None,
         stdout: int | IO[bytes] | None = None,
-        stderr: int | IO[bytes] | None = None,
+        stderr: IO[bytes] | None = None,
     ) -> None:
-        # -P: the launcher's folder must not hide installed packages; the worker adds the script's own folder.
+        # -P: what lies in the current folder must not hide installed packages from Shoal.
         # A session of its own: the terminal's Ctrl-C reaches the launcher alone, which ends the run in order.
         self._popen = subprocess.Popen(
             [sys.executable, "-P", "-m", module, *arguments],
@@ -39,52 +41,63 @@ class Process:
         )
         self.pid = self._popen.pid
         self.stdin, self.stdout = self._popen.stdin, self._popen.stdout
+        self.code: int | None = None  # once it was seen to have ended; a negative code is a signal's number
         self._pidfd = os.pidfd_open(self.pid)
-        self.code: int | None = None  # once it has ended; a negative code is a signal's number
 
     def fileno(self) -> int:
         """Readable when the process has ended."""
         return self._pidfd
 
     def look(self) -> int | None:
-        """Its exit code, if it has ended. Leaves it in the system's table: its group's id stays taken."""
+        """Its exit code, if it has ended."""
         if self.code is None:
+            # WNOWAIT: it stays in the system's table, and its group's id stays its own.
             result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if result is not None:
                 exited = result.si_code == os.CLD_EXITED
                 self.code = result.si_status if exited else -result.si_status
         return self.code
 
-    def send(self, number: int) -> None:
-        """Send a signal to the process, if it still runs."""
-        if self.look() is None:
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process, if it still runs; SIGKILL goes to its children too."""
+        if number is signal.SIGKILL:
+            self.kill_group()
+        elif self.look() is None:
             os.kill(self.pid, number)
+            os.kill(self.pid, signal.SIGCONT)  # one that was stopped could not obey
 
     def kill_group(self) -> None:
-        """End it and all its children at once."""
+        """End the process and its children at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def release(self) -> None:
-        """Take it off the system's table, after its children are gone or were ended."""
-        deadline = time.monotonic() + _LINGER
-        while _children_in_group(self.pid) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self.kill_group()
-        self._popen.wait()
+    def wait(self, seconds: float) -> None:
+        """Return when it has ended, or the time is up."""
+        select.select([self._pidfd], [], [], seconds)
+
+    def close_pipes(self) -> None:
         for stream in (self.stdin, self.stdout):
             if stream is not None:
                 stream.close()
+
+    def release(self) -> None:
+        """End what is left of it and its children, and give its id back. Its last call."""
+        deadline = time.monotonic() + _LINGER
+        while self.look() is not None and _has_children(self.pid) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.kill_group()
+        self._popen.wait()
+        self.close_pipes()
         os.close(self._pidfd)
 
 
-def _children_in_group(group: int) -> bool:
+def _has_children(group: int) -> bool:
     """Whether the group has living members besides its leader."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         except OSError:
-            continue
+            continue  # it ended between the two looks
         if int(fields[2]) == group and int(path.parent.name) != group and fields[0] != "Z":
             return True
     return False

@@ -1,6 +1,6 @@
 """A worker's process: takes its cores, takes its seat, runs the user's script as `python script.py` would.
 
-    python -m shoal.launch.worker RUN_FOLDER WORKER_ID [CORE,CORE…]
+python -m shoal.launch.worker RUN_FOLDER WORKER_ID [CORE,CORE…]
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from shoal.wire.keys import RunKey
 if TYPE_CHECKING:
     from io import TextIOWrapper
 
+    from shoal.cluster.member import Seat
     from shoal.session import Session
 
 INTERRUPTED = 130  # what shells return for a command that Ctrl-C ended
@@ -66,15 +67,20 @@ def _run_script(config: RunConfig, run: Session) -> int:
             return 0
         if not isinstance(exit.code, int):
             print(exit.code, file=sys.stderr)
-        run.fail(exit, "")
+        _seat(run).fail(exit, "")
         return exit.code if isinstance(exit.code, int) else 1
     except Exception as error:
         own = _below_the_launcher(error.__traceback__)
         text = "".join(traceback.format_exception(type(error), error, own))
         print(text, end="", file=sys.stderr)
-        run.fail(error, text)
+        _seat(run).fail(error, text)
         return 1
     return 0
+
+
+def _seat(run: Session) -> Seat:
+    assert run.seat is not None, "a session that was started has a seat"
+    return run.seat
 
 
 def _execute(config: RunConfig) -> None:
@@ -89,7 +95,8 @@ def _execute(config: RunConfig) -> None:
 
 def _below_the_launcher(frames: TracebackType | None) -> TracebackType | None:
     """The traceback from the script's own first frame on."""
-    while frames is not None and frames.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
+    ours = (globals(), runpy.__dict__)
+    while frames is not None and any(frames.tb_frame.f_globals is known for known in ours):
         frames = frames.tb_next
     return frames
 

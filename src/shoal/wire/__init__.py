@@ -2,14 +2,16 @@
 
 Nothing on the wire is ever unpickled or evaluated. Every connection proves the run's key in both directions
 before anything is allocated for it, every frame is bounded, every wait has a deadline.
+
+`shoal.wire.memory` is imported by its own name: it brings numpy, which the launcher and the coordinator do
+without.
 """
 
 from shoal.wire.connection import Connection, connect
 from shoal.wire.keys import Handshake, RunKey
 from shoal.wire.listener import Listener
-from shoal.wire.memory import SharedBlock
 from shoal.wire.messages import Codec, Message
-from shoal.wire.transfer import Receive, Send, Switchboard, transfer
+from shoal.wire.transfer import Receive, Send, await_any, transfer
 from shoal.wire.wakeup import Wakeup
 
 __all__ = [
@@ -21,9 +23,8 @@ __all__ = [
     "Receive",
     "RunKey",
     "Send",
-    "SharedBlock",
-    "Switchboard",
     "Wakeup",
+    "await_any",
     "connect",
     "transfer",
 ]

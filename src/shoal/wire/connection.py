@@ -24,9 +24,7 @@ from shoal.wire.wakeup import Wakeup
 Place = Callable[[Message], Sequence[memoryview]]
 
 _INBOX_BYTES = 16 << 10  # headers are small; buffers go straight to their place
-_CHUNK_BYTES = (
-    1 << 20
-)  # per system call, so that what one side writes is still in cache when the other reads it
+_CHUNK_BYTES = 1 << 20  # per system call, so that what one side writes is still in cache when the other reads it
 _VIEWS_PER_CALL = 64
 _ANCILLARY_BYTES = socket.CMSG_SPACE(frames.MAX_DESCRIPTORS * array.array("i").itemsize)
 
@@ -92,9 +90,7 @@ class Connection:
                 self._outbox.popleft()
         return True
 
-    def send(
-        self, message: Message, buffers: Sequence[memoryview] = (), deadline: Deadline | None = None
-    ) -> None:
+    def send(self, message: Message, buffers: Sequence[memoryview] = (), deadline: Deadline | None = None) -> None:
         """Send a whole frame. Without a deadline the peer has as long as a connection may take: 20 s."""
         self.post(message, buffers)
         self._flush_until(deadline)
@@ -120,9 +116,7 @@ class Connection:
             while not self.flush():
                 self._await(WRITABLE, deadline, "take a message")
 
-    def _send_some(
-        self, views: Sequence[bytes | memoryview], rights: Sequence[tuple[int, int, bytes]] = ()
-    ) -> int:
+    def _send_some(self, views: Sequence[bytes | memoryview], rights: Sequence[tuple[int, int, bytes]] = ()) -> int:
         try:
             if len(views) == 1 and not rights:
                 sent = self._sock.send(views[0], socket.MSG_NOSIGNAL)
@@ -225,9 +219,7 @@ class Connection:
         try:
             if self._carries_fds:
                 # A plain read would drop descriptors that a later frame brings along.
-                count, ancillary, flags, _ = self._sock.recvmsg_into(
-                    [room], _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
-                )
+                count, ancillary, flags, _ = self._sock.recvmsg_into([room], _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
                 if ancillary or flags & socket.MSG_CTRUNC:
                     self._keep_fds(ancillary, flags)
             else:
@@ -249,9 +241,7 @@ class Connection:
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
                 self._fds.extend(fds)
         if flags & socket.MSG_CTRUNC or len(self._fds) > frames.MAX_DESCRIPTORS:
-            raise BadFrame(
-                f"{self.peer} sent more descriptors than a frame may carry ({frames.MAX_DESCRIPTORS})"
-            )
+            raise BadFrame(f"{self.peer} sent more descriptors than a frame may carry ({frames.MAX_DESCRIPTORS})")
 
     def _fill_bulk(self, bulk: _Bulk) -> bool:
         """Receive into place; True when the frame's last buffer is full."""
@@ -308,9 +298,7 @@ class _Bulk:
         self.views = views
 
 
-def connect(
-    address: str, key: RunKey, codec: Codec, deadline: Deadline, wake: Wakeup | None = None
-) -> Connection:
+def connect(address: str, key: RunKey, codec: Codec, deadline: Deadline, wake: Wakeup | None = None) -> Connection:
     """Connect and prove the run's key both ways.
 
     PeerClosed if nobody listens there or the listener hangs up, Refused if it does not hold the key or speaks
@@ -352,18 +340,14 @@ def _dial(sock: socket.socket, where: addresses.Address, deadline: Deadline, wak
             raise PeerTimeout((str(where),), f"nobody took the connection to {where} before the deadline")
 
 
-def _read_exactly(
-    sock: socket.socket, count: int, address: str, deadline: Deadline, wake: Wakeup | None
-) -> bytes:
+def _read_exactly(sock: socket.socket, count: int, address: str, deadline: Deadline, wake: Wakeup | None) -> bytes:
     data = b""
     while len(data) < count:
         if not wait(sock.fileno(), READABLE, deadline, wake):
             raise PeerTimeout((address,), f"{address} did not finish the handshake before the deadline")
         more = sock.recv(count - len(data))
         if not more:
-            raise PeerClosed(
-                address, f"{address} hung up during the handshake: it did not accept this run's key"
-            )
+            raise PeerClosed(address, f"{address} hung up during the handshake: it did not accept this run's key")
         data += more
     return data
 

@@ -63,7 +63,5 @@ def read_prefix(data: bytearray, start: int) -> Prefix:
 
 def read_sizes(data: bytearray, start: int, prefix: Prefix) -> tuple[int, ...]:
     """The sizes of the buffers that follow the frame at `start`."""
-    sizes: tuple[int, ...] = struct.unpack_from(
-        f"<{prefix.buffers}Q", data, start + PREFIX_BYTES + prefix.header
-    )
+    sizes: tuple[int, ...] = struct.unpack_from(f"<{prefix.buffers}Q", data, start + PREFIX_BYTES + prefix.header)
     return sizes

@@ -123,7 +123,5 @@ def _read_greeting(data: bytes) -> bytes:
         raise BadFrame("the other side does not speak Shoal's protocol")
     version = int.from_bytes(data[len(_MAGIC) : len(_GREETING)], "little")
     if version != VERSION:
-        raise Refused(
-            "version", f"the other side speaks version {version} of Shoal's protocol, this side {VERSION}"
-        )
+        raise Refused("version", f"the other side speaks version {version} of Shoal's protocol, this side {VERSION}")
     return data[len(_GREETING) :]

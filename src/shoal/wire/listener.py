@@ -50,9 +50,7 @@ class Listener:
             if self._proven:
                 return self._connection(codec)
             if not wait(self.fileno(), READABLE, deadline, wake):
-                raise PeerTimeout(
-                    ("a peer",), f"nobody with this run's key connected to {self.address} in time"
-                )
+                raise PeerTimeout(("a peer",), f"nobody with this run's key connected to {self.address} in time")
 
     def poll_accept(self, codec: Codec) -> list[Connection]:
         """Whoever has proven the key by now. Never waits."""
@@ -105,6 +103,7 @@ class Listener:
                 self._hang_up(next(iter(self._strangers)))
             self._strangers[sock.fileno()] = _Stranger(sock, self._key, self._clock.now() + _PATIENCE)
             self._epoll.register(sock, select.EPOLLIN)
+            self._hear(sock.fileno())  # its greeting is often here already
 
     def _hear(self, fd: int) -> None:
         stranger = self._strangers[fd]

@@ -73,9 +73,7 @@ class SharedBlock:
             os.close(fd)
             raise
 
-    def array(
-        self, dtype: np.dtype[Any] | type[np.generic] | str, offset: int, count: int
-    ) -> np.ndarray[Any, Any]:
+    def array(self, dtype: np.dtype[Any] | type[np.generic] | str, offset: int, count: int) -> np.ndarray[Any, Any]:
         """`count` elements from byte `offset` on, in place. Read-only unless the block is writable."""
         return np.frombuffer(self._map, dtype=dtype, count=count, offset=offset)
 

@@ -14,49 +14,31 @@ from shoal.wire.waits import READABLE, WRITABLE, milliseconds
 from shoal.wire.wakeup import Wakeup
 
 
-class Switchboard:
-    """Polls a set of connections and a wakeup. One system call per wait; registering costs none."""
+def await_any(
+    awaited: Iterable[Connection], unsent: Iterable[Connection], deadline: Deadline, wake: Wakeup | None = None
+) -> list[Connection]:
+    """Wait until one of `awaited` has something to read; returns those that have.
 
-    def __init__(self, connections: Iterable[Connection], wake: Wakeup | None) -> None:
-        self._wake = wake
-        self._poll = select.poll()
-        self._by_fd = {connection.fileno(): connection for connection in connections}
-        for fd in self._by_fd:
-            self._poll.register(fd, READABLE)
-        if wake is not None:
-            self._poll.register(wake.fileno(), READABLE)
-
-    def wait(self, deadline: Deadline) -> list[Connection]:
-        """The connections that have something to read; posted frames are flushed meanwhile.
-
-        Returns nothing when there was only something to flush, or when the deadline passed. Raises the
-        wakeup's reason if it is set.
-        """
-        unsent = [connection for connection in self._by_fd.values() if connection.pending]
-        for connection in unsent:
-            self._poll.modify(connection.fileno(), READABLE | WRITABLE)
-        ready = self._poll.poll(milliseconds(deadline))
-        for connection in unsent:
-            self._poll.modify(connection.fileno(), READABLE)
-        if self._wake is not None:
-            self._wake.check()
-        readable = []
-        for fd, events in ready:
-            connection = self._by_fd[fd]
-            if events & WRITABLE:
-                connection.flush()
-            if events & ~WRITABLE:
-                readable.append(connection)
-        return readable
-
-    def forget(self, connection: Connection) -> None:
-        """Wait on this one no more. Forgetting twice does nothing."""
-        for fd in [fd for fd, known in self._by_fd.items() if known is connection]:
-            self._poll.unregister(fd)
-            del self._by_fd[fd]
-
-    def __len__(self) -> int:
-        return len(self._by_fd)
+    Meanwhile what was posted on `unsent` is flushed. Returns nothing when there was only something to flush, or
+    when the deadline passed. Raises the wakeup's reason if it is set. Who is not awaited is not looked at: a
+    peer that is early, or gone after it said everything, does not keep a wait from sleeping.
+    """
+    poll = select.poll()
+    reading = {connection.fileno(): connection for connection in awaited}
+    writing = {connection.fileno(): connection for connection in unsent}
+    for fd in reading:
+        poll.register(fd, READABLE)
+    for fd in writing:
+        poll.register(fd, READABLE | WRITABLE if fd in reading else WRITABLE)
+    if wake is not None:
+        poll.register(wake.fileno(), READABLE)
+    ready = poll.poll(milliseconds(deadline))
+    if wake is not None:
+        wake.check()
+    for fd, events in ready:
+        if events & ~READABLE and fd in writing:
+            writing[fd].flush()
+    return [reading[fd] for fd, events in ready if fd in reading and events & ~WRITABLE]
 
 
 class Send(NamedTuple):
@@ -90,27 +72,17 @@ def transfer(
         send.connection.post(send.message, send.buffers)
     received: dict[Connection, Message] = {}
     expected = {receive.connection: receive.place for receive in receives}
-    board = Switchboard({send.connection for send in sends} | set(expected), wake)
     readable = list(expected)
     while True:
         for connection in readable:
-            if connection not in expected:
-                continue  # early for what comes next; read then
             message = connection.try_receive(expected[connection])
             if message is not None:
                 received[connection] = message
                 del expected[connection]
         unsent = {send.connection for send in sends if send.connection.pending}
-        for connection in {send.connection for send in sends} | set(received):
-            if connection not in expected and connection not in unsent:
-                board.forget(connection)
         if not expected and not unsent:
             return [received[receive.connection] for receive in receives]
         if deadline.passed():
-            missing = tuple(sorted({connection.peer for connection in expected} | {c.peer for c in unsent}))
-            raise (
-                late(missing)
-                if late
-                else PeerTimeout(missing, f"no transfer with {', '.join(missing)} in time")
-            )
-        readable = board.wait(deadline)
+            missing = tuple(sorted({connection.peer for connection in (*expected, *unsent)}))
+            raise late(missing) if late else PeerTimeout(missing, f"no transfer with {', '.join(missing)} in time")
+        readable = await_any(expected, unsent, deadline, wake)

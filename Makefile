@@ -1,0 +1,39 @@
+# The whole workflow: `make demo`, `make test`, `make check`. All set up what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check format bench clean
+
+demo: $(READY)
+	@$(BIN)/python examples/demo.py
+
+test: check
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	$(BIN)/python bench/allreduce.py
+	$(BIN)/python bench/fit.py
+	$(BIN)/python bench/overhead.py
+
+# torch is pinned: its newest wheels bring gigabytes of CUDA that a machine without a GPU does not need.
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable ".[jax,tensorflow,torch,dev]"
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) .venv-tf-keras build dist .mypy_cache .ruff_cache .import_linter_cache

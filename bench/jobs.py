@@ -1,0 +1,109 @@
+"""The command lines of all contestants: best settings each, one core and one thread per worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from contestants import GATE, Command, Contestant, free_port
+from harness import ROOT, say
+from peers.models import SAMPLES_PER_WORKER
+
+PYTHON = os.path.abspath(sys.executable)  # not resolved: the link is what makes a virtual environment
+PEERS = Path(__file__).resolve().parent / "peers"
+WORKERS = 2
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+ONE_THREAD = {
+    "jax": {"NPROC": "1"},
+    "tensorflow": {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"},
+    "torch": {"OMP_NUM_THREADS": "1"},
+}
+BACKENDS = tuple(ONE_THREAD)
+
+Job = list[Contestant]  # what takes part together: several only where they know nothing of each other
+
+
+def shoal(model: str, backend: str, workers: int = WORKERS, env: Mapping[str, str] | None = None) -> Job:
+    """Ours: the plain Keras script, unchanged, under `shoal run`."""
+    launch = [PYTHON, "-m", "shoal", "run", "-n", str(workers), "--threads", "1", "--backend", backend]
+    argv = [*launch, *_script("plain_keras.py", model)[1:], "--workers", str(workers)]
+    command = Command(argv, {**QUIET, **(env or {})}, range(workers))
+    return [Contestant(f"shoal -n {workers}", [command], SAMPLES_PER_WORKER * workers)]
+
+
+def isolated(model: str, backend: str, jobs: int = WORKERS) -> Job:
+    """Plain Keras jobs that know nothing of each other, one core each."""
+    env = {"KERAS_BACKEND": backend, **ONE_THREAD[backend], **QUIET}
+    argv = _script("plain_keras.py", model)
+    return [
+        Contestant(f"plain Keras on core {core}", [Command(argv, env, [core])], SAMPLES_PER_WORKER)
+        for core in range(jobs)
+    ]
+
+
+def plain(model: str, backend: str, workers: int = WORKERS, env: Mapping[str, str] | None = None) -> Job:
+    """The script as `shoal run -n workers` would run it, same arguments, but by plain Keras on all the cores."""
+    argv = [*_script("plain_keras.py", model), "--workers", str(workers)]
+    command = Command(argv, {"KERAS_BACKEND": backend, **QUIET, **(env or {})}, range(workers))
+    return [Contestant("plain Keras", [command], SAMPLES_PER_WORKER * workers)]
+
+
+def torch_ddp(model: str) -> Job:
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(WORKERS)}
+    argv = _script("torch_ddp.py", model)
+    commands = [Command(argv, {**meet, "RANK": str(rank), **ONE_THREAD["torch"]}, [rank]) for rank in range(WORKERS)]
+    return [Contestant("torch-ddp", commands, SAMPLES_PER_WORKER * WORKERS)]
+
+
+def keras_data_parallel(model: str) -> Job:
+    devices = f"--xla_force_host_platform_device_count={WORKERS}"
+    env = {"KERAS_BACKEND": "jax", "XLA_FLAGS": devices, **QUIET}
+    command = Command(_script("keras_data_parallel.py", model), env, range(WORKERS))
+    return [Contestant("keras-data-parallel", [command], SAMPLES_PER_WORKER * WORKERS)]
+
+
+def tf_keras_mwms(model: str) -> Job:
+    """Raises RuntimeError when its environment can't be made."""
+    argv = _script("tf_keras_mwms.py", model, python=tf_keras_environment())
+    cluster = {"worker": [f"127.0.0.1:{free_port()}" for _ in range(WORKERS)]}
+    # A second inter-op thread lets the collectives run beside the arithmetic: about a tenth faster here.
+    threads = {**ONE_THREAD["tensorflow"], "TF_NUM_INTEROP_THREADS": "2"}
+    commands = []
+    for rank in range(WORKERS):
+        task = {"cluster": cluster, "task": {"type": "worker", "index": rank}}
+        commands.append(Command(argv, {"TF_CONFIG": json.dumps(task), **threads, **QUIET}, [rank]))
+    return [Contestant("tf-keras-mwms", commands, SAMPLES_PER_WORKER * WORKERS)]
+
+
+PEER_JOBS: dict[str, Callable[[str], Job]] = {
+    "torch-ddp": torch_ddp,
+    "keras-data-parallel": keras_data_parallel,
+    "tf-keras-mwms": tf_keras_mwms,
+}
+
+
+def tf_keras_environment() -> str:
+    """The Python of the legacy peer's own environment, made on first use. Raises RuntimeError if that fails."""
+    home = ROOT / ".venv-tf-keras"
+    python = str(home / "bin" / "python")
+    done = home / "complete"
+    if not done.exists():
+        say(f"installing the legacy peer into {home.name} (once, a minute or more)")
+        requirements = str(PEERS / "requirements-tf-keras.txt")
+        for step in (
+            [PYTHON, "-m", "venv", "--clear", str(home)],
+            [python, "-m", "pip", "install", "-q", "-r", requirements],
+        ):
+            ended = subprocess.run(step, capture_output=True, text=True)
+            if ended.returncode:
+                raise RuntimeError(f"`{' '.join(step)}` failed: {ended.stderr.strip()[-300:]}")
+        done.touch()
+    return python
+
+
+def _script(name: str, model: str, python: str = PYTHON) -> list[str]:
+    return [python, str(PEERS / name), "--model", model, "--gate", GATE]

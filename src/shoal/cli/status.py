@@ -1,0 +1,104 @@
+"""`shoal status`: the runs on this machine and their members."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from shoal.clock import Deadline
+from shoal.cluster import folders, meeting
+from shoal.cluster.messages import FROM_COORDINATOR, StatusReply, StatusRequest
+from shoal.errors import WireError
+from shoal.wire.connection import connect
+from shoal.wire.keys import RunKey
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_ANSWER_WITHIN = 2.0  # seconds
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="The same facts for programs.")
+def status(as_json: bool) -> None:
+    """Show the runs on this machine: members, steps, samples per second."""
+    living = [folder for folder in folders.runs(folders.home(os.environ)) if folders.is_alive(folder)]
+    replies = {folder.name: _ask(folder) for folder in living}
+    if as_json:
+        _print_json(replies)
+    else:
+        _print_tables(replies)
+
+
+def _ask(folder: Path) -> StatusReply | str:
+    """What the run's coordinator says, or why it says nothing."""
+    deadline = Deadline.after(_ANSWER_WITHIN)
+    try:
+        address = meeting.find(folder, deadline)
+        connection = connect(address, RunKey.load(folder / "key"), FROM_COORDINATOR, deadline)
+        try:
+            connection.send(StatusRequest(), deadline=deadline)
+            reply = connection.receive(deadline)
+        finally:
+            connection.close()
+    except (WireError, OSError) as error:
+        return f"does not answer: {error}"
+    return reply if isinstance(reply, StatusReply) else f"answers with {type(reply).__name__}"
+
+
+def _print_json(replies: dict[str, StatusReply | str]) -> None:
+    import msgspec
+
+    runs = [
+        {"run": run, "error": reply} if isinstance(reply, str) else msgspec.to_builtins(reply)
+        for run, reply in replies.items()
+    ]
+    for facts in runs:
+        facts.pop("type", None)  # a word of the wire
+    click.echo(msgspec.json.format(msgspec.json.encode(runs)))
+
+
+def _print_tables(replies: dict[str, StatusReply | str]) -> None:
+    from rich.console import Console
+
+    console = Console()
+    if not replies:
+        console.print("No runs on this machine. Start one with `shoal run -n 4 train.py`.")
+    for run, reply in replies.items():
+        if isinstance(reply, str):
+            console.print(f"run {run} {reply}")
+        else:
+            console.print(_table(reply))
+
+
+def _table(reply: StatusReply) -> Table:
+    from rich.table import Table
+
+    title = (
+        f"run {reply.run} · {Path(reply.script).name} · {reply.strategy} · {reply.backend} · "
+        f"{reply.pieces} pieces · view {reply.view} · up {_duration(reply.uptime)}"
+    )
+    table = Table(title=title, title_justify="left", caption=f"logs in {reply.logs}", caption_justify="left")
+    for heading in ("role", "id", "pid", "host", "state", "step", "samples/s", "doing"):
+        table.add_column(heading, justify="right" if heading in ("pid", "step", "samples/s") else "left")
+    for member in reply.members:
+        table.add_row(
+            member.role,
+            member.id,
+            str(member.pid or ""),
+            member.host,
+            member.state,
+            str(member.step),
+            f"{member.samples_per_second:,.0f}",
+            member.doing,
+        )
+    return table
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"

@@ -1,0 +1,152 @@
+"""Real runs of tiny scripts, each in a world of its own: folders, processes, output."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+PATIENCE = 30.0  # seconds; only a broken run takes so long
+
+
+def eventually(condition: Callable[[], object], what: str) -> None:
+    """Wait until it is true."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.01)
+
+
+class World:
+    """Folders for one test, and everything that was started in them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runtime = folder / "r"
+        self.runtime.mkdir(mode=0o700)
+        self.environ = {
+            **os.environ,
+            "XDG_RUNTIME_DIR": str(self.runtime),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "SCENE": str(folder),
+        }
+        self._launched: list[Launched] = []
+
+    def script(self, text: str, name: str = "train.py") -> Path:
+        path = self.folder / name
+        path.write_text(_PRELUDE + text)
+        return path
+
+    def shoal(self, *words: object, **environ: str) -> Launched:
+        """`shoal …`, running."""
+        launched = Launched(self, [str(word) for word in words], {**self.environ, **environ})
+        self._launched.append(launched)
+        return launched
+
+    def run(self, text: str, *options: object, arguments: tuple[str, ...] = (), **environ: str) -> Launched:
+        """`shoal run --backend jax [options] script`, running."""
+        return self.shoal("run", "--backend", "jax", *options, self.script(text), *arguments, **environ)
+
+    def marks(self, prefix: str) -> list[str]:
+        """What the scripts left with `mark`."""
+        return sorted(path.read_text() for path in self.folder.glob(f"mark-{prefix}-*"))
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything alive that was started in this world."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("SCENE") == str(self.folder) and process.status() != "zombie":
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def is_clean(self) -> bool:
+        home = self.runtime / "shoal"
+        return not self.processes() and (not home.exists() or not list(home.iterdir()))
+
+    def close(self) -> None:
+        for process in self.processes():
+            process.kill()
+        for launched in self._launched:
+            launched.wait()
+
+
+class Launched:
+    """One `shoal` command."""
+
+    def __init__(self, world: World, words: list[str], environ: dict[str, str]) -> None:
+        self.world = world
+        self._out = (world.folder / "out").open("wb+")
+        self._err = (world.folder / "err").open("wb+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "shoal", *words],
+            env=environ,
+            cwd=world.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._err,
+        )
+
+    def wait(self) -> int:
+        code = self.process.wait(PATIENCE)
+        self._out.close()
+        self._err.close()
+        return code
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    @property
+    def out(self) -> str:
+        return (self.world.folder / "out").read_text()
+
+    @property
+    def err(self) -> str:
+        return (self.world.folder / "err").read_text()
+
+    def log(self, id: str) -> str:
+        (path,) = (self.world.folder / "state/shoal/logs").glob(f"*/{id}.log")
+        return path.read_text()
+
+    def pid(self, id: str) -> int:
+        """A member's process, found by its command line."""
+        for process in self.world.processes():
+            words = process.cmdline()
+            if id in words or f"shoal.cluster.{id}" in words:
+                return process.pid
+        raise AssertionError(f"{id} does not run")
+
+
+def status(world: World) -> list[dict[str, object]]:
+    """`shoal status --json`."""
+    words = [sys.executable, "-m", "shoal", "status", "--json"]
+    result = subprocess.run(words, env=world.environ, capture_output=True, check=True, timeout=PATIENCE)
+    runs: list[dict[str, object]] = json.loads(result.stdout)
+    return runs
+
+
+# What every script may use. `forever` waits for a condition that never comes.
+_PRELUDE = '''
+import os, sys, time
+from pathlib import Path
+from shoal import session
+
+me = session.current()
+def say(step, doing, **more):
+    me.seat.say(step, doing, **more)
+def mark(name, text=""):
+    path = Path(os.environ["SCENE"]) / f"mark-{name}-{me.rank}"
+    path.with_suffix(".tmp").write_text(str(text)); path.with_suffix(".tmp").rename(path)
+def forever():
+    while True: time.sleep(0.05)
+'''
