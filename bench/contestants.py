@@ -26,6 +26,7 @@ from harness import ROOT, Facts, say, significant
 GATE = "{gate}"  # stands for the gate's folder in a command
 START = 300.0  # seconds within which the first step must be done
 ANSWER = 120.0  # seconds that a slice may last beyond what was asked
+IDLE = 0.05  # the share of a core that a paused contestant may use
 SETTLE = 0.3  # seconds after a slice in which the gatekeeper's fellows end the step they are in
 
 
@@ -169,6 +170,12 @@ def running(contestants: Sequence[Contestant]) -> Iterator[None]:
     finally:
         for contestant in contestants:
             contestant.stop()
+
+
+def restless(contestants: Sequence[Contestant]) -> list[str]:
+    """Those that worked while they were told to wait: they spoilt the others' slices, or their workers don't wait
+    for each other."""
+    return [c.name for c in contestants if (c.facts()["cpu_share_while_paused"] or 0.0) > IDLE]
 
 
 def free_port() -> int:

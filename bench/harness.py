@@ -105,10 +105,12 @@ def tournament(
     return duels
 
 
-def same_against_itself(ours: Slice, again: Slice, pairs: int, rng: random.Random) -> Facts:
+def same_against_itself(
+    ours: Slice, again: Slice, pairs: int, rng: random.Random, within: float = SAME_WITHIN
+) -> Facts:
     """The A/A check. `again` is a second instance of ours, or ours itself; `void`: throw everything away."""
     duel = tournament(ours, {"again": again}, pairs, rng)["again"]
-    return {**duel.facts(), "void": abs(duel.ratio - 1) > SAME_WITHIN, "allowed": SAME_WITHIN}
+    return {**duel.facts(), "void": abs(duel.ratio - 1) > within, "allowed": within}
 
 
 class Watch:

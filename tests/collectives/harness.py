@@ -28,22 +28,17 @@ class Worker:
         self.wakeup = Wakeup()
 
     def form(self, deadlines: Deadlines = PATIENT, view: View | None = None) -> AbstractGroup:
-        return form(
-            view or self.view, self.me, self.listener, self.key, self.transport, deadlines, self.wakeup
-        )
+        return form(view or self.view, self.me, self.listener, self.key, self.transport, deadlines, self.wakeup)
 
 
 def make_workers(count: int, transport: str, folder: Path, number: int = 1) -> list[Worker]:
     key = RunKey.new()
     listeners = [
-        Listener(f"unix:{folder}/{i}.sock" if transport == "shm" else "tcp:127.0.0.1:0", key)
-        for i in range(count)
+        Listener(f"unix:{folder}/{i}.sock" if transport == "shm" else "tcp:127.0.0.1:0", key) for i in range(count)
     ]
     members = [Member(f"worker-{i}", "worker", 0, "here", one.address) for i, one in enumerate(listeners)]
     view = View.of(number, members)
-    return [
-        Worker(view, f"worker-{i}", listener, key, transport) for i, listener in enumerate(listeners)
-    ]
+    return [Worker(view, f"worker-{i}", listener, key, transport) for i, listener in enumerate(listeners)]
 
 
 def on_each(workers: Sequence[Worker], scene: Callable[[Worker], Any]) -> list[Any]:

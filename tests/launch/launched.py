@@ -135,8 +135,9 @@ def status(world: World) -> list[dict[str, object]]:
     return runs
 
 
-# What every script may use. `forever` waits for a condition that never comes.
-_PRELUDE = '''
+# What every script may use. `exchange` waits as an exchange does that nobody else comes to; `forever` looks at
+# nothing, as a long computation does.
+_PRELUDE = """
 import os, sys, time
 from pathlib import Path
 from shoal import session
@@ -145,8 +146,11 @@ me = session.current()
 def say(step, doing, **more):
     me.seat.say(step, doing, **more)
 def mark(name, text=""):
-    path = Path(os.environ["SCENE"]) / f"mark-{name}-{me.rank}"
-    path.with_suffix(".tmp").write_text(str(text)); path.with_suffix(".tmp").rename(path)
+    draft = Path(os.environ["SCENE"]) / f".{name}-{me.rank}"
+    draft.write_text(str(text))
+    draft.rename(draft.with_name(f"mark-{name}-{me.rank}"))
+def exchange():
+    while True: me.seat.wakeup.check(); time.sleep(0.01)
 def forever():
-    while True: time.sleep(0.05)
-'''
+    while True: time.sleep(0.01)
+"""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import keras
 import models
 
 import shoal
+from shoal.collectives.tree import Node
+from shoal.strategies import partial_sums
 
 OPTIMIZERS = {
     "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
@@ -25,16 +29,47 @@ CASES = [
 ]
 
 
+def float16_with_overflow() -> dict[str, Any]:
+    """The first steps overflow and are skipped: an overflow in any piece is everybody's."""
+    keras.config.set_dtype_policy("mixed_float16")
+    keras.utils.set_random_seed(11)
+    model = models.dense()
+    models.compile_for_classes(
+        model, keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0**24)
+    )
+    model.fit(*models.images(), batch_size=16, epochs=3, verbose=0)
+    keras.config.set_dtype_policy("float32")
+    skipped = 12 - int(model.optimizer.inner_optimizer.iterations)
+    return {"weights": models.weights_hash(model), "skipped": skipped}
+
+
+def train(make: Callable[[], keras.Model], data: Callable[[], Any], optimizer: str) -> dict[str, Any]:
+    keras.utils.set_random_seed(11)
+    model = models.compile_for_classes(make(), OPTIMIZERS[optimizer](), metrics=["accuracy"])
+    x, y = data()
+    history = model.fit(x, y, batch_size=16, epochs=2, verbose=0, validation_data=(x[:20], y[:20]))
+    told = {name: [float(value).hex() for value in values] for name, values in history.history.items()}
+    return {"weights": models.weights_hash(model), "history": told}
+
+
+def left_to_right() -> dict[str, Any]:
+    """The negative control: pieces summed as they come, not along the tree."""
+    tree = partial_sums.split
+    partial_sums.split = lambda node: (Node(node.lo, node.hi - 1), Node(node.hi - 1, node.hi))
+    try:
+        return train(*CASES[0])
+    finally:
+        partial_sums.split = tree
+
+
 def main(out: Path) -> None:
-    hashes = {}
+    hashes: dict[str, Any] = {"float16_with_overflow": float16_with_overflow()}
     for make, data, optimizer in CASES:
-        keras.utils.set_random_seed(11)
-        model = models.compile_for_classes(make(), OPTIMIZERS[optimizer](), metrics=["accuracy"])
-        x, y = data()
-        history = model.fit(x, y, batch_size=16, epochs=2, verbose=0, validation_data=(x[:20], y[:20]))
-        told = {name: [float(value).hex() for value in values] for name, values in history.history.items()}
-        hashes[make.__name__] = {"weights": models.weights_hash(model), "history": told}
-    out.with_suffix(f".{shoal.rank()}.json").write_text(json.dumps(hashes))
+        hashes[make.__name__] = train(make, data, optimizer)
+    if shoal.size() == 1:
+        hashes["left_to_right"] = left_to_right()
+    out.mkdir(exist_ok=True)
+    (out / f"{shoal.rank()}.json").write_text(json.dumps(hashes))
 
 
 main(Path(sys.argv[1]))

@@ -35,6 +35,7 @@ from shoal.wire.messages import Message
 
 TICK = 0.1
 IDENTITY = Identity("jax", "0.10", "3.15", "2.4", 1, 4, "x86_64 avx2")
+COORDINATOR = Member("coordinator", "coordinator", 99, "here", "")
 DEADLINES = Deadlines(silence=5.0, stall=60.0, start=30.0)
 
 
@@ -107,7 +108,7 @@ class SimulatedRun:
         self.network = network or Network()
         self.clock = ManualClock()
         self.config = RunConfig("sim", workers, 1, "jax", "train.py", deadlines=DEADLINES)
-        self.membership = Membership(self.config, self.clock.now())
+        self.membership = Membership(self.config, COORDINATOR, self.clock.now())
         self.watcher = Watcher()
         self.over_at: float | None = None
         self.coordinator_away_until = 0.0

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from shoal.clock import ManualClock
-from shoal.collectives.messages import Published, Reduced
+from shoal.collectives.messages import Aborted, Published, Reduced
 from shoal.collectives.protocol import (
     Abort,
     Broken,
@@ -22,6 +22,7 @@ from shoal.collectives.protocol import (
     Exchanges,
     Late,
     Lost,
+    Message,
     Mismatch,
     Reduce,
     Say,
@@ -38,7 +39,7 @@ class Peer:
     def __init__(self, sim: Sim, name: str) -> None:
         self.name = name
         self.protocol = sim.protocol(1, sim.names, name, PATIENCE)
-        self.outbox: deque[tuple[str, Published | Reduced]] = deque()
+        self.outbox: deque[tuple[str, Message]] = deque()
         self.bucket = [-1] * sim.turns  # in each turn's slot: the exchange whose gradient lies there
         self.todo = ""  # "reduce" or "read": the next thing that takes time
         self.begun = 0
@@ -71,7 +72,7 @@ class Sim:
         self.rounds, self.exchanges, self.turns = rounds, exchanges, turns
         self.protocol = protocol
         self.peers = {name: Peer(self, name) for name in self.names}
-        self.wire = {(a, b): deque[Published | Reduced | Lost]() for a in self.names for b in self.names if a != b}
+        self.wire = {(a, b): deque[Message | Lost]() for a in self.names for b in self.names if a != b}
         self.result: dict[str, list[int]] = {}  # each member's slice of the result: what it added up there
         self.faults = ["kill"] * kills + ["pause"] * pauses
         self.shares = tuple(range(i, i + 1) for i in range(size))
@@ -89,10 +90,10 @@ class Sim:
 
     def _moves(self) -> Iterator[tuple[str, ...]]:
         for name, peer in self.peers.items():
+            if peer.outbox and not peer.dead and not peer.paused:
+                yield "_send", name
             if not peer.acts:
                 continue
-            if peer.outbox:
-                yield "_send", name
             if peer.todo and not (peer.todo == "read" and peer.outbox):
                 yield "_" + peer.todo, name
             if not peer.todo and not peer.protocol.awaited() and not peer.outbox and peer.begun < self.exchanges:
@@ -237,7 +238,7 @@ class CommitsTooSoon(Exchanges):
 class ReducesTooSoon(Exchanges):
     """A mutant: adds up its slice although one member has not published yet."""
 
-    def handle(self, sender: str, event: Published | Reduced | Lost, now: float) -> list[Decision]:
+    def handle(self, sender: str, event: Message | Lost, now: float) -> list[Decision]:
         decisions = super().handle(sender, event, now)
         if self._round == 1 and len(self._published) == len(self._members) - 1:
             self._round = 2
@@ -248,7 +249,7 @@ class ReducesTooSoon(Exchanges):
 class ForgetsTheLost(Exchanges):
     """A mutant: does not abort when somebody is lost."""
 
-    def handle(self, sender: str, event: Published | Reduced | Lost, now: float) -> list[Decision]:
+    def handle(self, sender: str, event: Message | Lost, now: float) -> list[Decision]:
         return [] if isinstance(event, Lost) else super().handle(sender, event, now)
 
 
@@ -349,10 +350,19 @@ def test_a_member_lost_after_its_part_ends_the_next_exchange_only() -> None:
     protocol.handle("a", word(), 0.0)
     assert protocol.handle("a", Lost("closed"), 0.0) == []
     assert isinstance(protocol.handle("c", word(), 0.0)[0], Commit)
-    say, abort = protocol.begin("step 2", b"", 0.0)
-    assert isinstance(say, Say)
+    come, tell, abort = protocol.begin("step 2", b"", 0.0)
+    assert isinstance(come, Say)
+    assert tell == Say(Aborted(1, ("a",), "closed"))
     assert abort == Abort(("a",), "closed")
     assert protocol.begin("step 3", b"", 0.0) == [abort]
+
+
+def test_who_aborts_tells_the_others_who_was_lost() -> None:
+    """c knows that a is lost and leaves; b has all of a's part and must not think that c is the cause."""
+    protocol = begun()
+    protocol.handle("a", word(), 0.0)
+    _, abort = protocol.handle("c", Aborted(1, ("a",), "closed"), 0.0)
+    assert abort == Abort(("a",), "closed")
 
 
 def test_after_its_end_nothing_moves_a_member_any_more() -> None:

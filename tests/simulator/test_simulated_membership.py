@@ -70,6 +70,14 @@ def test_a_coordinator_that_was_held_up_blames_nobody():
     assert SimulatedRun(seed=8, steps=60).pause_coordinator(at=4.0, seconds=12.0).play().end.ok
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_a_machine_that_was_asleep_loses_nobody(seed):
+    run = SimulatedRun(seed, steps=60).pause_coordinator(at=4.0, seconds=60.0)
+    for id in run.members:
+        run.pause(id, at=4.0, seconds=60.0)
+    assert run.play().end.ok
+
+
 def test_one_error_on_all_workers_is_said_once():
     run = SimulatedRun(seed=9, workers=4, steps=50)
     for id in run.members:

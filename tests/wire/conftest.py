@@ -9,13 +9,10 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
-    """Every test gives back the descriptors it took."""
+    """Every test gives back the descriptors it took, shared memory among them."""
     before = set(os.listdir("/proc/self/fd"))
     yield
     gc.collect()
-    left = {
-        fd: os.readlink(f"/proc/self/fd/{fd}")
-        for fd in set(os.listdir("/proc/self/fd")) - before
-        if os.path.exists(f"/proc/self/fd/{fd}") or os.path.islink(f"/proc/self/fd/{fd}")
-    }
+    after = set(os.listdir("/proc/self/fd"))
+    left = [os.readlink(f"/proc/self/fd/{fd}") for fd in after - before if os.path.islink(f"/proc/self/fd/{fd}")]
     assert not left

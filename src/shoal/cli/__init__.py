@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from shoal.cli.run import run
-from shoal.cli.status import status
+from shoal.cli import run, status
+from shoal.errors import UsageError
 
 __all__ = ["main"]
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+USAGE = 2  # the exit code for input that can't be used
+
+
+class _Verbs(click.Group):
+    """Shows a UsageError as one clear block."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            click.echo(f"shoal: {error}", err=True)
+            ctx.exit(USAGE)
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="shoal", prog_name="shoal")
 def main() -> None:
     """Train one Keras 3 model on many workers."""
 
 
-main.add_command(run)
-main.add_command(status)
+main.add_command(run.run)
+main.add_command(status.status)

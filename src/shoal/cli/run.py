@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import click
 
 from shoal.config import BACKENDS, STRATEGIES, TRANSPORTS
-from shoal.errors import UsageError
 from shoal.launch.local import launch
 from shoal.launch.plan import Request, make_plan
-
-USAGE = 2  # the exit code for input that can't be used
 
 
 # What follows the script is the script's, options like -n and --help too: parsing stops at the first word
 # that is not an option.
-@click.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-n", "workers", type=int, default=1, show_default=True, help="Workers to start.")
 @click.option("--backend", metavar="|".join(BACKENDS), help="Keras backend.  [default: as Keras would choose]")
 @click.option("--pieces", type=int, help="Pieces of a batch. Fixed pieces, same bits.  [default: the workers]")
@@ -41,18 +39,12 @@ USAGE = 2  # the exit code for input that can't be used
 )
 @click.option("--logs", metavar="DIR", help="Folder for the workers' logs.")
 @click.option("--verbose", is_flag=True, help="Show the other workers' output too.")
-@click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
+@click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module's name, as for `python -m`.")
 @click.argument("words", nargs=-1, metavar="SCRIPT [ARGUMENTS]...", type=click.UNPROCESSED)
-def run(words: tuple[str, ...], module: str | None, **options: object) -> None:
+def run(words: tuple[str, ...], **options: Any) -> None:
     """Train SCRIPT on several workers. Everything after it is the script's own."""
-    if module is None and not words:
+    if not words:
         raise click.UsageError("name a script to train: shoal run -n 4 train.py")
-    script, arguments = (module, words) if module is not None else (words[0], words[1:])
-    request = Request(script=script, arguments=arguments, is_module=module is not None, **options)  # type: ignore[arg-type]
-    try:
-        plan = make_plan(request, os.environ, tuple(sorted(os.sched_getaffinity(0))))
-        code = launch(plan, os.environ)
-    except UsageError as error:
-        click.echo(f"shoal: {error}", err=True)
-        code = USAGE
-    sys.exit(code)
+    request = Request(script=words[0], arguments=words[1:], **options)
+    plan = make_plan(request, os.environ, tuple(sorted(os.sched_getaffinity(0))))
+    sys.exit(launch(plan, os.environ))

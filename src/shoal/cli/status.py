@@ -64,7 +64,7 @@ def _print_json(replies: dict[str, StatusReply | str]) -> None:
 def _print_tables(replies: dict[str, StatusReply | str]) -> None:
     from rich.console import Console
 
-    console = Console()
+    console = Console(markup=False, highlight=False)
     if not replies:
         console.print("No runs on this machine. Start one with `shoal run -n 4 train.py`.")
     for run, reply in replies.items():
@@ -91,8 +91,8 @@ def _table(reply: StatusReply) -> Table:
             str(member.pid or ""),
             member.host,
             member.state,
-            str(member.step),
-            f"{member.samples_per_second:,.0f}",
+            str(member.step) if member.role == "worker" else "",
+            f"{member.samples_per_second:,.0f}" if member.role == "worker" else "",
             member.doing,
         )
     return table

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import platform
 import selectors
 import shutil
 import signal
@@ -23,9 +24,10 @@ from shoal.clock import Clock, SystemClock
 from shoal.cluster import folders, meeting
 from shoal.cluster.events import Closed, Event, Exited, HangUp, Interrupted, Over, Said, Tell, Tick
 from shoal.cluster.evidence import look_at
-from shoal.cluster.leash import Interrupt, Leash, Reaped, Spawned
+from shoal.cluster.leash import Interrupt, Leash, Reaped, Released, Spawned
 from shoal.cluster.membership import Membership
 from shoal.cluster.messages import TO_COORDINATOR
+from shoal.cluster.view import Member
 from shoal.config import RunConfig
 from shoal.errors import PeerClosed, WireError
 from shoal.wire.connection import Connection
@@ -44,14 +46,14 @@ class Coordinator:
         self._folder = folder
         self._leash = leash
         self._clock = clock
-        self._host = os.uname().nodename
-        self._membership = Membership(config, clock.now())
+        self._listener = Listener(config.address or folders.coordinator_address(folder), key)
+        self._me = Member("coordinator", "coordinator", os.getpid(), platform.node(), self._listener.address)
+        self._membership = Membership(config, self._me, clock.now())
         self._events: deque[Event] = deque()
         self._links: dict[int, Connection] = {}
         self._numbers = itertools.count(1)
         self._groups: dict[str, int] = {}  # worker -> its process group
         self._leave_at: float | None = None  # set when the launcher let go of the leash
-        self._listener = Listener(config.address or folders.coordinator_address(folder), key)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._leash, selectors.EVENT_READ, self._hear_launcher)
@@ -84,6 +86,7 @@ class Coordinator:
     def _may_leave(self) -> bool:
         if self._leave_at is None:
             return False
+        # Nobody told that they are gone if the launcher was killed: they hear End and may take the time to go.
         return self._clock.now() >= self._leave_at or not any(map(_exists, self._groups.values()))
 
     # What comes in ----------------------------------------------------------------------------------
@@ -118,12 +121,14 @@ class Coordinator:
                     self._groups[member] = pid
                 case Reaped(member, code):
                     self._events.append(Exited(member, code))
+                case Released():
+                    self._groups.clear()
                 case Interrupt(why, code):
                     self._events.append(Interrupted(why, code))
 
     def _tick(self) -> None:
         suspects = self._membership.suspects(self._clock.now())
-        seen = {member.id: look_at(member.pid) for member in suspects if member.host == self._host}
+        seen = {member.id: look_at(member.pid) for member in suspects if member.host == self._me.host}
         self._events.append(Tick({id: evidence for id, evidence in seen.items() if evidence}))
 
     # What goes out ----------------------------------------------------------------------------------

@@ -30,6 +30,10 @@ class Reaped(Message, frozen=True):
     code: int
 
 
+class Released(Message, frozen=True):
+    """Launcher -> coordinator: no worker and no child of one is left. What follows is the end of the file."""
+
+
 class Interrupt(Message, frozen=True):
     """Launcher -> coordinator: end the run, this is why, and this is what to exit with."""
 
@@ -45,7 +49,7 @@ class Leash:
         self._write_fd = write_fd
         self._partial = b""
         self._encode = msgspec.json.Encoder().encode
-        self._decode = msgspec.json.Decoder(Spawned | Reaped | Interrupt | End).decode
+        self._decode = msgspec.json.Decoder(Spawned | Reaped | Released | Interrupt | End).decode
 
     def fileno(self) -> int:
         """Readable when `receive` has something to do."""

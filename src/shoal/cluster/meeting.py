@@ -29,7 +29,7 @@ def find(folder: Path, deadline: Deadline) -> str:
         except FileNotFoundError:
             if deadline.passed():
                 waited = deadline.clock.now() - begun
-                text = f"the coordinator did not say within {waited:.1f} s where it listens ({folder / _FILE})"
+                text = f"the coordinator did not write within {waited:.1f} s where it listens: {folder / _FILE}"
                 raise PeerTimeout(("coordinator",), text) from None
         # A worker and the coordinator start at the same time and this file comes within a few milliseconds.
         time.sleep(_PAUSE)

@@ -128,7 +128,7 @@ class Seat:
                 error=str(error)[:TEXT_LIMIT],
                 traceback=traceback[-TEXT_LIMIT:],
                 blames=_blamed(error),
-                code=_exit_code(error),
+                code=exit_code(error),
             ),
             flush=True,
         )
@@ -230,8 +230,10 @@ class Seat:
                 pass
 
     def _lose(self, why: BaseException) -> None:
-        """The run is over for this member: wake whoever waits."""
+        """The run is over for this member: wake whoever waits. What was heard first explains what follows."""
         with self._changed:
+            if self._end is not None or self._over is not None:
+                return
             self._over = why
             self._changed.notify_all()
         self.wakeup.set(why)
@@ -295,8 +297,8 @@ def _blamed(error: BaseException) -> tuple[str, ...]:
     return ()
 
 
-def _exit_code(error: BaseException) -> int:
+def exit_code(error: BaseException) -> int:
     """What Python would exit with."""
-    if isinstance(error, SystemExit) and isinstance(error.code, int):
-        return error.code & 0xFF
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        return (error.code or 0) & 0xFF
     return 1

@@ -92,10 +92,11 @@ class _Seat:
 class Membership:
     """The coordinator's decisions. One instance is one run; `now` never goes back."""
 
-    def __init__(self, config: RunConfig, now: float) -> None:
+    def __init__(self, config: RunConfig, coordinator: Member, now: float) -> None:
         self.view: View | None = None
         self.end: End | None = None
         self._config = config
+        self._coordinator = coordinator
         self._deadlines = config.deadlines
         self._started = self._ticked = now
         self._seats = {f"worker-{number}": _Seat(heard=now) for number in range(config.workers)}
@@ -152,7 +153,10 @@ class Membership:
             view=self.view.number if self.view else 0,
             uptime=now - self._started,
             logs=config.logs,
-            members=tuple(self._member_status(id, seat, now) for id, seat in self._seats.items()),
+            members=(
+                _status(self._coordinator, "serving"),
+                *(self._seat_status(id, seat, now) for id, seat in self._seats.items()),
+            ),
         )
 
     # Events -----------------------------------------------------------------------------------------
@@ -309,21 +313,26 @@ class Membership:
     def _links(self) -> tuple[int, ...]:
         return tuple(seat.link for seat in self._seats.values() if seat.link is not None)
 
-    def _member_status(self, id: str, seat: _Seat, now: float) -> MemberStatus:
+    def _seat_status(self, id: str, seat: _Seat, now: float) -> MemberStatus:
         member = seat.member or Member(id, "worker", 0, "", "")
         joined = "training" if self.view else "joined"
         state = "lost" if seat.trouble else "finished" if seat.done else joined if seat.member else "starting"
-        return MemberStatus(
-            id=id,
-            role=member.role,
-            pid=member.pid,
-            host=member.host,
-            state=state,
-            step=seat.beat.step,
-            doing=seat.beat.doing,
-            samples_per_second=seat.beat.samples_per_second,
-            silent=now - seat.heard,
-        )
+        return _status(member, state, seat.beat, now - seat.heard)
+
+
+def _status(member: Member, state: str, beat: Beat | None = None, silent: float = 0.0) -> MemberStatus:
+    beat = beat or Beat(doing="")
+    return MemberStatus(
+        id=member.id,
+        role=member.role,
+        pid=member.pid,
+        host=member.host,
+        state=state,
+        step=beat.step,
+        doing=beat.doing,
+        samples_per_second=beat.samples_per_second,
+        silent=silent,
+    )
 
 
 def _describe(evidence: Evidence | None) -> str:

@@ -106,7 +106,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
     role: str
     pid: int
     host: str
-    state: str  # "starting", "training", "finished", "lost"
+    state: str  # of a worker: "starting", "joined", "training", "finished" or "lost"
     step: int
     doing: str
     samples_per_second: float

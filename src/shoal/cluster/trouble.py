@@ -38,7 +38,8 @@ class Raised:
 
     def sentence(self, who: str) -> str:
         if self.failed.kind == "SystemExit":
-            return f"the script on {who} exited with code {self.failed.code} {self.where}"
+            said = "" if self.failed.error == str(self.failed.code) else f", saying {self.failed.error!r},"
+            return f"the script on {who} exited with code {self.failed.code}{said} {self.where}"
         return f"{who} raised {self.headline()} {self.where}"
 
     def headline(self) -> str:
@@ -59,13 +60,9 @@ class Died:
 
     def sentence(self, who: str) -> str:
         if self.where.pid == 0:
-            return f"{who} {self._ending()} before it had joined the run"
-        return f"{who} (pid {self.where.pid}) {self._ending()} {self.where}{_heard(self.where)}"
-
-    def _ending(self) -> str:
-        if self.code >= 0:
-            return f"exited with code {self.code} without having finished its script,"
-        return f"was killed by {_signal_name(-self.code)}"
+            return f"{who} {ending(self.code)} before it had joined the run"
+        unfinished = " without having finished its script," if self.code >= 0 and not self.where.finished else ""
+        return f"{who} (pid {self.where.pid}) {ending(self.code)}{unfinished} {self.where}{_heard(self.where)}"
 
     def advice(self) -> str:
         return _SIGNAL_ADVICE.get(-self.code, "")
@@ -206,11 +203,14 @@ def _heard(where: Whereabouts) -> str:
     return f", {where.silent:.1f} s after it was last heard"
 
 
-def _signal_name(number: int) -> str:
+def ending(code: int) -> str:
+    """How a process ended, given its exit code; a negative one is a signal's number."""
+    if code >= 0:
+        return f"exited with code {code}"
     try:
-        return signal.Signals(number).name
+        return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"signal {number}"
+        return f"was killed by signal {-code}"
 
 
 _SIGNAL_ADVICE: dict[int, str] = {

@@ -20,7 +20,7 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def number(self) -> int:
-        """The number in the id. "worker-10" comes after "worker-2"."""
+        """The number in a worker's id. "worker-10" comes after "worker-2"."""
         return int(self.id.rpartition("-")[2])
 
 

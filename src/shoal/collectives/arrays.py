@@ -37,8 +37,8 @@ class ArraySpec(msgspec.Struct, frozen=True, array_like=True):
             if not dtype.hasobject:
                 return np.empty(self.shape, dtype)
         except (TypeError, ValueError) as error:
-            raise BadFrame(f"a peer announces an array of an unknown kind: {self} ({error})") from error
-        raise BadFrame(f"a peer announces an array of Python objects: {self}")
+            raise BadFrame(f"a peer announces an array of an unknown kind: {self!r} ({error})") from error
+        raise BadFrame(f"a peer announces an array of Python objects: {self!r}")
 
     def __str__(self) -> str:
         return f"{np.dtype(self.dtype).name}{list(self.shape)}"
@@ -46,7 +46,7 @@ class ArraySpec(msgspec.Struct, frozen=True, array_like=True):
 
 def view(array: Array) -> memoryview:
     """The bytes of a C-contiguous array, in place."""
-    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
+    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(bytearray())
 
 
 def specs(arrays: Sequence[Array]) -> list[ArraySpec]:

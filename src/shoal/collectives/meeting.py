@@ -8,7 +8,7 @@ from functools import partial
 from typing import NoReturn, Protocol
 
 from shoal.clock import Clock, Deadline, SystemClock
-from shoal.collectives.messages import Bulk, Handed, Published, Reduced, Refuse
+from shoal.collectives.messages import Aborted, Bulk, Handed, Published, Reduced, Refuse
 from shoal.collectives.protocol import (
     Abort,
     Broken,
@@ -80,9 +80,7 @@ class Meeting:
         rounds = 1 if reduce is None else 2
         decisions = self._exchanges.begin(what, note, self._clock.now(), work, rounds)
         notes: list[bytes] | None = None
-        for connection in self._awaited():
-            if connection.buffered:  # a peer was early; a poll would not see it
-                decisions += self._hear(connection)
+        listen = self._hear_early
         while True:
             while decisions:
                 decision = decisions.pop(0)
@@ -99,7 +97,8 @@ class Meeting:
                     self._fail(what, decision)
             if notes is not None and not self._unsent():
                 return notes
-            decisions = self._listen(what)
+            decisions = listen(what)
+            listen = self._listen
 
     def ship(
         self,
@@ -167,12 +166,16 @@ class Meeting:
 
     # What is said.
 
-    def _say(self, message: Published | Reduced) -> None:
-        cargo = self._cargo.get(message.exchange)
+    def _say(self, message: Published | Reduced | Aborted) -> None:
         for rank, connection in self._connections.items():
             # What a peer said before it went still counts; reading to the end tells that it is gone.
             with suppress(PeerClosed):
-                connection.post(message, cargo.outgoing(rank, message) if cargo else ())
+                connection.post(message, self._beside(rank, message))
+
+    def _beside(self, rank: int, message: Published | Reduced | Aborted) -> Sequence[memoryview]:
+        if isinstance(message, Aborted) or message.exchange not in self._cargo:
+            return ()
+        return self._cargo[message.exchange].outgoing(rank, message)
 
     def _refuse(self, decision: Stale) -> None:
         connection = self._connections[self.members.index(decision.member)]
@@ -187,6 +190,11 @@ class Meeting:
         return [self._connections[rank] for rank, name in enumerate(self.members) if name in awaited]
 
     # What is heard.
+
+    def _hear_early(self, what: str) -> list[Decision]:
+        """What came along with the last exchange's messages, where a poll would not see it."""
+        early = [connection for connection in self._awaited() if connection.buffered]
+        return [decision for connection in early for decision in self._hear(connection)]
 
     def _listen(self, what: str) -> list[Decision]:
         deadline = Deadline(self._exchanges.deadline(), self._clock)
@@ -216,7 +224,7 @@ class Meeting:
                 return decisions
             if isinstance(message, Refuse):
                 raise Refused(message.reason, f"{connection.peer} refused: {message.text}")
-            if not isinstance(message, Published | Reduced):
+            if not isinstance(message, Published | Reduced | Aborted):
                 raise BadFrame(f"{connection.peer} sent {type(message).__name__} where none was expected")
             decisions += self._exchanges.handle(self.members[rank], message, self._clock.now())
             if not connection.buffered or self.members[rank] not in self._exchanges.awaited():

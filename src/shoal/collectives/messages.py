@@ -50,6 +50,14 @@ class Reduced(Message, frozen=True):
     exchange: int = 0
 
 
+class Aborted(Message, frozen=True):
+    """To all peers: I take part in no further exchange of this view, because these members are lost."""
+
+    view: int
+    members: tuple[str, ...]
+    why: str
+
+
 class Bulk(Message, frozen=True):
     """To a peer that expects it: the arrays that both agreed on in exchange `number`, beside the header."""
 
@@ -64,4 +72,4 @@ class Handed(Message, frozen=True):
     number: int
 
 
-CODEC = Codec(Hello, Welcome, Refuse, Published, Reduced, Bulk, Handed)
+CODEC = Codec(Hello, Welcome, Refuse, Published, Reduced, Aborted, Bulk, Handed)

@@ -12,18 +12,20 @@ Rules
   A message with another number than the exchange's own is a broken peer's.
 - All must mean the same by a number: the same `what`, the same pieces, each the run that all others believe
   it holds. Otherwise the scripts have diverged, and the error names both sides.
-- A lost member aborts an exchange only while something of it is awaited; the next exchange aborts at once.
+- A lost member aborts an exchange only while something of it is awaited; the next exchange aborts at once. Who
+  aborts tells all others who was lost, so that nobody mistakes the messenger's leaving for the cause.
 - Nobody waits longer than `patience` in one round.
 - After Abort, Late, Mismatch or Broken there are no further exchanges in this view.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import NamedTuple
 
-from shoal.collectives.messages import Published, Reduced
+from shoal.collectives.messages import Aborted, Published, Reduced
 
-Message = Published | Reduced
+Message = Published | Reduced | Aborted
 
 
 class Lost(NamedTuple):
@@ -102,6 +104,7 @@ class Exchanges:
         self._me = me
         self._patience = patience
         self._peers = frozenset(members) - {me}
+        self._awaited: set[str] = set()
         self._lost: dict[str, str] = {}
         self._published: dict[str, Published] = {}
         self._reduced: set[str] = set()
@@ -130,6 +133,7 @@ class Exchanges:
         mine = self._my_word(note)
         self._published = {self._me: mine}
         self._reduced = set()
+        self._awaited = set(self._peers)
         return [Say(mine), *self._progress(now)]
 
     def handle(self, sender: str, event: Message | Lost, now: float) -> list[Decision]:
@@ -144,7 +148,9 @@ class Exchanges:
             return [Stale(sender, text)]
         if isinstance(event, Published):
             return self._take_published(sender, event, now)
-        return self._take_reduced(sender, event, now)
+        if isinstance(event, Reduced):
+            return self._take_reduced(sender, event, now)
+        return self._abort(event.members, event.why)
 
     def reduced(self, now: float) -> list[Decision]:
         """The own slice is added up. The peers have a whole round's patience for theirs from now on."""
@@ -163,11 +169,9 @@ class Exchanges:
         """When the round that is going on has lasted too long."""
         return self._since + self._patience
 
-    def awaited(self) -> frozenset[str]:
+    def awaited(self) -> Set[str]:
         """The peers that have not said all that the exchange needs, in this round or the next."""
-        if not self._round:
-            return frozenset()
-        return self._peers - (self._published.keys() if self._rounds == 1 else self._reduced)
+        return self._awaited
 
     def waiting_for(self) -> tuple[str, ...]:
         """The peers that keep this round from ending, by rank."""
@@ -194,6 +198,8 @@ class Exchanges:
     def _take_published(self, sender: str, word: Published, now: float) -> list[Decision]:
         if word.number == self._number and self._round == 1 and sender not in self._published:
             self._published[sender] = word
+            if self._rounds == 1:
+                self._awaited.remove(sender)
             return [*self._check(sender, word), *self._progress(now)]
         return self._end(Broken(sender, self._out_of_order(sender, word)))
 
@@ -203,15 +209,15 @@ class Exchanges:
         if not expected or sender not in self._published or sender in self._reduced:
             return self._end(Broken(sender, self._out_of_order(sender, word)))
         self._reduced.add(sender)
+        self._awaited.remove(sender)
         return self._progress(now)
 
     def _progress(self, now: float) -> list[Decision]:
         if not self._round or self._over is not None:
             return []
-        awaited = self.awaited()
-        missing = [member for member in self._members if member in self._lost and member in awaited]
-        if missing:
-            return self._end(Abort(tuple(missing), "; ".join(self._lost[member] for member in missing)))
+        if self._lost and self._awaited & self._lost.keys():
+            missing = tuple(member for member in self._members if member in self._awaited & self._lost.keys())
+            return self._abort(missing, "; ".join(self._lost[member] for member in missing))
         if self._round == 1 and len(self._published) == len(self._members):
             if self._rounds == 1:
                 return self._commit()
@@ -225,8 +231,12 @@ class Exchanges:
         self._round = 0
         return [Commit([self._published[member].note for member in self._members])]
 
+    def _abort(self, members: tuple[str, ...], why: str) -> list[Decision]:
+        return [Say(Aborted(self._view, members, why)), *self._end(Abort(members, why))]
+
     def _end(self, decision: Decision) -> list[Decision]:
         self._round = 0
+        self._awaited = set()
         self._over = decision
         return [decision]
 
@@ -253,7 +263,7 @@ class Exchanges:
             )
         return []
 
-    def _out_of_order(self, sender: str, word: Message) -> str:
+    def _out_of_order(self, sender: str, word: Published | Reduced) -> str:
         return (
             f"{sender} sent {type(word).__name__} of exchange {word.number}, which was not expected: "
             f"{self._me} is in round {self._round} of exchange {self._number} ({self._what!r})"

@@ -19,12 +19,12 @@ from shoal.collectives.plan import Plan, plan
 from shoal.collectives.protocol import Work
 from shoal.wire.memory import SharedBlock
 
-SMALL = 512 << 10  # bytes of a vector up to which a second round costs more than adding everything
+SMALL = 256 << 10  # bytes of all peers' vectors up to which a second round costs more than adding everything
 
 
 def open_shared(meeting: Meeting, layout: Layout, slots: int) -> AbstractExchange:
     """Make this worker's bucket, and map everyone else's. Collective."""
-    small = layout.nbytes <= SMALL
+    small = layout.nbytes * (len(meeting.members) - 1) <= SMALL
     stride = round_up(layout.nbytes, PAGE)
     turns = 2 if small else 1
     nbytes = stride * slots * turns

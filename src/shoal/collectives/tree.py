@@ -84,8 +84,8 @@ def additions(pieces: int, nodes: tuple[Node, ...]) -> tuple[Add, ...]:
         return into
 
     total(Node(0, pieces), ~0)
-    if index:
-        raise UsageError(f"the nodes {nodes} are no cover of {pieces} pieces: {tuple(index)} are too many")
+    if index or len(set(nodes)) < len(nodes):
+        raise UsageError(f"the nodes {nodes} are no cover of {pieces} pieces: some hold the same pieces")
     return tuple(program)
 
 

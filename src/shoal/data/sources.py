@@ -72,8 +72,11 @@ class AbstractSource(ABC):
         return False
 
     @abstractmethod
-    def begin(self, epoch: int, wanted: Wanted = every_step) -> None:
-        """Go to the start of an epoch. `wanted` tells the steps that this worker will take."""
+    def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step) -> None:
+        """Go to the start of an epoch of a fit that began with epoch `initial`.
+
+        `wanted` tells the steps that this worker will take.
+        """
 
     @abstractmethod
     def take(self, step: int, split: Split, rank: int) -> Taken | None:
@@ -114,8 +117,8 @@ class Arrays(AbstractSource):
     def spec(self) -> Spec:
         return self._spec
 
-    def begin(self, epoch: int, wanted: Wanted = every_step) -> None:
-        self._passes.begin(epoch)
+    def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step) -> None:
+        self._passes.begin(epoch, initial)
         self._shuffle()
 
     def take(self, step: int, split: Split, rank: int) -> Taken | None:
@@ -174,8 +177,8 @@ class Items(AbstractSource):
     def spec(self) -> Spec:
         return self._spec
 
-    def begin(self, epoch: int, wanted: Wanted = every_step) -> None:
-        self._passes.begin(epoch)
+    def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step) -> None:
+        self._passes.begin(epoch, initial)
         self._shuffle()
 
     def take(self, step: int, split: Split, rank: int) -> Taken | None:
@@ -228,8 +231,8 @@ class Batches(AbstractSource):
     def spec(self) -> Spec:
         return self._spec
 
-    def begin(self, epoch: int, wanted: Wanted = every_step) -> None:
-        self._passes.begin(epoch)
+    def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step) -> None:
+        self._passes.begin(epoch, initial)
         self._shuffle()
         self._loading.clear()
         self._wanted = wanted
@@ -277,12 +280,14 @@ class Stream(AbstractSource):
         scatter: Scatter,
         chief: bool,
         steps: int | None,
+        goes_on: bool,
     ) -> None:
         self._restart = restart
         self._first = first
         self._scatter = scatter
         self._chief = chief
         self._steps = steps
+        self._goes_on = goes_on  # with `steps_per_epoch`, an epoch goes on where the last one stopped
         self._spec: Spec | None = None
         self._iterator: Iterator[Rows] | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="shoal-stream") if chief else None
@@ -308,8 +313,8 @@ class Stream(AbstractSource):
     def together(self) -> bool:
         return True
 
-    def begin(self, epoch: int, wanted: Wanted = every_step) -> None:
-        if self._chief and (self._iterator is None or self._steps is None):
+    def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step) -> None:
+        if self._chief and not (self._goes_on and self._has_more()):
             self._iterator = self._restart()
             self._next = None
 
@@ -333,11 +338,22 @@ class Stream(AbstractSource):
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
+    def _has_more(self) -> bool:
+        return self._iterator is not None and self._ahead().result() is not None
+
     def _read(self) -> Rows | None:
-        assert self._pool is not None
-        batch = (self._next or self._pool.submit(self._following)).result()
-        self._next = self._pool.submit(self._following) if batch is not None else None
+        batch = self._ahead().result()
+        self._next = None
+        if batch is not None:
+            self._ahead()
         return batch
+
+    def _ahead(self) -> Future[Rows | None]:
+        """The batch after this one, which is being read in the background."""
+        assert self._pool is not None
+        if self._next is None:
+            self._next = self._pool.submit(self._following)
+        return self._next
 
     def _following(self) -> Rows | None:
         assert self._iterator is not None
@@ -357,9 +373,10 @@ class _Passes:
         self._batches = batches
         self._first = 0
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, epoch: int, initial: int) -> None:
         epochs_in_a_pass = -(-self._batches // self.steps)
-        self.number, place = divmod(epoch, epochs_in_a_pass)
+        passes, place = divmod(epoch - initial, epochs_in_a_pass)
+        self.number = initial + passes
         self._first = place * self.steps
 
     def batch(self, step: int) -> int | None:

@@ -21,6 +21,7 @@ class Cut:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._gradients: list[Any] | None = None
+        self.weighted = False  # whether the gradients already carry the piece's weight
 
     def take(self, gradients: Sequence[Any], variables: Sequence[Any] | None) -> None:
         if self._gradients is not None:
@@ -49,10 +50,23 @@ class Cut:
 
 
 @contextlib.contextmanager
-def cut(model: Any) -> Iterator[Cut]:
-    """Opens a cut for one call of `model.train_step`. Not reentrant; one thread only."""
+def cut(model: Any, weight: Any) -> Iterator[Cut]:
+    """Opens a cut for one call of `model.train_step`. Not reentrant; one thread only.
+
+    `weight` is the piece's share of the step's samples. Gradients are weighted after the step, but for a loss scaled
+    for float16: there the scaled loss is, so that a piece overflows exactly when the whole batch would.
+    """
     opened = Cut(model)
     optimizer = model.optimizer
+    replaced: dict[str, Any] = {}
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        scale_loss = optimizer.scale_loss
+
+        def weighted_loss(loss: Any) -> Any:
+            opened.weighted = True
+            return scale_loss(loss) * keras.ops.cast(weight, loss.dtype)
+
+        replaced["scale_loss"] = weighted_loss
     if keras.backend.backend() == "jax":
         method = "stateless_apply"
 
@@ -75,12 +89,14 @@ def cut(model: Any) -> Iterator[Cut]:
 
     base = keras.optimizers.Optimizer
     shadowed = base.__dict__.get(method)
-    optimizer.__dict__[method] = own
+    replaced[method] = own
+    optimizer.__dict__.update(replaced)
     setattr(base, method, foreign)
     try:
         yield opened
     finally:
-        del optimizer.__dict__[method]
+        for name in replaced:
+            del optimizer.__dict__[name]
         if shadowed is None:
             delattr(base, method)
         else:

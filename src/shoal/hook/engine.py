@@ -52,13 +52,19 @@ class StepShape:
         changed: Sequence[int],  # indices of the states that a step assigns
         extras: Sequence[tuple[str, str, tuple[int, ...]]],  # logs that are no metric: name, dtype, shape
         logs: Sequence[str],  # names of all logs, in the order of `train_step`
+        weighted: bool,  # whether the step itself weights its gradients by the piece's share of the samples
     ) -> None:
         self.logs = tuple(logs)
         self.gradients = tuple(index for index, _ in gradients)
         self.changed = tuple(changed)
         self.extras = tuple(name for name, _, _ in extras)
         entries = [
-            Entry(variables.trainable[i].path, Combine.MEAN, dtype, tuple(variables.trainable[i].shape))
+            Entry(
+                variables.trainable[i].path,
+                Combine.SUM if weighted else Combine.MEAN,
+                dtype,
+                tuple(variables.trainable[i].shape),
+            )
             for i, dtype in gradients
         ]
         entries += [_state_entry(variables.states[i]) for i in changed]
@@ -66,17 +72,16 @@ class StepShape:
         entries += [Entry(f"log {name}", Combine.MEAN, dtype, shape) for name, dtype, shape in extras]
         self.schema = Schema(entries)
 
-    def split(self, totals: Sequence[Array]) -> tuple[list[Array], list[Array], list[Array], list[Array]]:
-        """Totals in schema order as (gradients, states, metrics, extras)."""
+    def split(self, totals: Sequence[Array]) -> tuple[list[Array], list[Array], list[Array], Logs]:
+        """Totals in schema order as (gradients, states, metrics, logs that are no metric)."""
         first = len(self.gradients)
         second = first + len(self.changed)
         third = len(self.schema.entries) - len(self.extras)
-        return (
-            list(totals[:first]),
-            list(totals[first:second]),
-            list(totals[second:third]),
-            list(totals[third:]),
-        )
+        extras = {
+            name: total.reshape(entry.shape)
+            for name, total, entry in zip(self.extras, totals[third:], self.schema.entries[third:], strict=True)
+        }
+        return list(totals[:first]), list(totals[first:second]), list(totals[second:third]), extras
 
 
 class AbstractEngine(ABC):
@@ -115,7 +120,7 @@ class AbstractEngine(ABC):
         """Traces the cut training step on a batch of this shape. Changes nothing; raises CannotDistribute."""
 
     @abstractmethod
-    def piece(self, batch: Any, piece: int) -> Sequence[Array]:
+    def piece(self, batch: Any, piece: int, weight: float) -> Sequence[Array]:
         """Gradients, states, metrics and logs of one piece, in schema order; valid until the next call."""
 
     @abstractmethod
@@ -129,6 +134,9 @@ class AbstractEngine(ABC):
     @abstractmethod
     def results(self, metrics: Sequence[Array]) -> Logs:
         """The model's metric results for these values of its metric variables, which are assigned to them."""
+
+    def settle(self) -> None:  # noqa: B027 (most backends apply before they return)
+        """Waits until the last update has read its totals: only then may they be written again."""
 
     def reset_metrics(self) -> None:
         """An epoch begins."""

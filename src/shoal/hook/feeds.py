@@ -253,10 +253,12 @@ def _stream(
             yield _rows_of(request, batch)[0]
 
     def scatter(header: bytes, parts: Sequence[Rows] | None) -> tuple[bytes, Rows]:
+        if parts is None and group.rank == 0:
+            parts = [[] for _ in range(group.size)]
         return group.scatter(f"{request.what}: rows of a stream", parts, header)
 
     steps = request.steps or known
-    return Stream(started, first, scatter, group.rank == 0, steps)
+    return Stream(started, first, scatter, group.rank == 0, steps, goes_on=request.steps is not None)
 
 
 def _rows_of(request: Request, batch: Any) -> tuple[Rows, Skeleton]:

@@ -138,7 +138,7 @@ class Training:
         initial_epoch = self._agree_on_start(model._initial_epoch or arguments.initial_epoch)
         logs: Logs = {}
         for epoch in range(initial_epoch, arguments.epochs):
-            logs = self._epoch(epoch)
+            logs = self._epoch(epoch, initial_epoch)
             if model.stop_training:
                 break
         if isinstance(model.optimizer, keras.optimizers.Optimizer) and arguments.epochs > 0:
@@ -151,12 +151,12 @@ class Training:
         if self._validation is not None:
             self._validation.close()
 
-    def _epoch(self, epoch: int) -> Logs:
+    def _epoch(self, epoch: int, initial_epoch: int) -> Logs:
         model = self._model
         model.reset_metrics()
         self._engine.reset_metrics()
         self._callbacks.on_epoch_begin(epoch)
-        self._source.begin(epoch)
+        self._source.begin(epoch, initial_epoch)
         logs = self._steps(epoch)
         self._source.end()
         self._engine.put_seeds_back()
@@ -206,9 +206,10 @@ class Training:
         def compute(piece: int, low: int, high: int) -> Sequence[Array]:
             self._run.say(f"computing piece {piece}", self._step)
             rows = [row[low - taken.first : high - taken.first] for row in taken.rows]
-            return engine.piece(feeds.as_batch(self._source.spec(), rows), piece)
+            return engine.piece(feeds.as_batch(self._source.spec(), rows), piece, (high - low) / taken.size)
 
         def note() -> Note:
+            engine.settle()  # a worker without a piece in this step has not waited for its last update yet
             self._run.say("exchanging gradients", self._step)
             return self._note(time.perf_counter() - started)
 
@@ -219,7 +220,7 @@ class Training:
         self._run.say("applying the update", self._step)
         gradients, states, metrics, extras = self._shape.split(exchanged.totals)
         logs = engine.add_metrics(metrics)
-        logs |= dict(zip(self._shape.extras, extras, strict=True))
+        logs |= extras
         logs = {name: to_float(logs[name]) for name in self._shape.logs}
         engine.apply(gradients, states)
         engine.seeds.advance()
@@ -234,6 +235,7 @@ class Training:
     def _tell_stop(self, epoch: int, step: int) -> None:
         """This worker stopped after the last step: the next one, which others may have begun, must not count."""
         taken = self._take(step)
+        self._engine.settle()
         if taken is not None:
             self._reduction.abstain(f"fit epoch {epoch} step {step}", taken.size, Note(self._step, stop=True))
 

@@ -32,6 +32,7 @@ class JaxEngine(AbstractEngine):
         self._update = jax.jit(self._apply, donate_argnums=(0, 1)) if compiled else self._apply
         self._results = jit(self._metric_results)
         self._log_names: tuple[str, ...] = ()
+        self._weighted = False
         self._shape: StepShape | None = None
         self._borrowed: dict[int, list[jax.Array]] = {}
 
@@ -43,7 +44,7 @@ class JaxEngine(AbstractEngine):
             variable.assign(np.array(value))
 
     def trace(self, batch: Any) -> StepShape:
-        traced = jax.make_jaxpr(self._train_step, return_shape=True)(*self._step_inputs(batch, 0))
+        traced = jax.make_jaxpr(self._train_step, return_shape=True)(*self._step_inputs(batch, 0, 1.0))
         jaxpr, (gradients, states, _, extras) = traced[0].jaxpr, traced[1]
         # A state that comes out as it went in (a frozen weight) is not exchanged: its mean over pieces would
         # cost an exchange and might round.
@@ -56,12 +57,13 @@ class JaxEngine(AbstractEngine):
             changed,
             [(name, str(extras[name].dtype), tuple(extras[name].shape)) for name in extras],
             self._log_names,
+            self._weighted,
         )
         return self._shape
 
-    def piece(self, batch: Any, piece: int) -> Sequence[Array]:
+    def piece(self, batch: Any, piece: int, weight: float) -> Sequence[Array]:
         assert self._shape is not None, "trace() first"
-        gradients, states, metrics, extras = self._backward(*self._step_inputs(batch, piece))
+        gradients, states, metrics, extras = self._backward(*self._step_inputs(batch, piece, weight))
         outputs = [
             *gradients,
             *(states[i] for i in self._shape.changed),
@@ -83,6 +85,10 @@ class JaxEngine(AbstractEngine):
         _set(variables.optimizer, optimizer)
         _set(changed, new_states)
 
+    def settle(self) -> None:
+        if self.variables.trainable:
+            jax.block_until_ready(self.variables.trainable[0].value)
+
     def test(self, batch: Any) -> tuple[Sequence[Array], Logs]:
         variables = self.variables
         metrics, logs = self._test(
@@ -99,7 +105,7 @@ class JaxEngine(AbstractEngine):
         logs: Logs = self._results(values)
         return logs
 
-    def _step_inputs(self, batch: Any, piece: int) -> tuple[Any, ...]:
+    def _step_inputs(self, batch: Any, piece: int, weight: float) -> tuple[Any, ...]:
         variables = self.variables
         return (
             [v.value for v in variables.trainable],
@@ -107,18 +113,20 @@ class JaxEngine(AbstractEngine):
             [v.value for v in variables.optimizer],
             self._fresh_values,
             self.seeds.of_piece(piece).astype(np.uint32),
+            np.float32(weight),
             batch,
         )
 
     def _train_step(
-        self, trainable: Any, states: Any, optimizer: Any, metrics: Any, seeds: Any, batch: Any
+        self, trainable: Any, states: Any, optimizer: Any, metrics: Any, seeds: Any, weight: Any, batch: Any
     ) -> tuple[list[Any], list[Any], list[Any], dict[str, Any]]:
         """Traced: `train_step` up to the optimizer."""
         non_trainable = self._with_seeds(states, seeds)
-        with cut(self.model) as opened:
+        with cut(self.model, weight) as opened:
             logs, after = self.model.train_step((trainable, non_trainable, optimizer, metrics), batch)
         named = {id(v): value for v, value in zip(self.model.non_trainable_variables, after[1], strict=True)}
         self._log_names = tuple(logs)
+        self._weighted = opened.weighted
         names = self._metric_names(metrics)
         return (
             [_to_single(gradient) for gradient in opened.gradients()],
@@ -164,7 +172,7 @@ class JaxEngine(AbstractEngine):
         """Arrays that lie where the views lie. Making one takes longer than reading most, so they are kept.
 
         Their contents change with every exchange, which JAX does not expect: only the update program reads
-        them, and it has finished before the next exchange can begin, since the next backward needs its result.
+        them, and `settle` waits for it.
         """
         if not views:
             return []

@@ -34,7 +34,6 @@ class TensorflowEngine(AbstractEngine):
         self._update: Any = None
         self._results = self._function(self._metric_results)
         self._shape: StepShape | None = None
-        self._logs: tuple[str, ...] = ()
         self._found: Any = None
 
     def read(self, variable: Any) -> Array:
@@ -45,23 +44,26 @@ class TensorflowEngine(AbstractEngine):
             variable.assign(np.array(value))
 
     def trace(self, batch: Any) -> StepShape:
-        seeds = self.seeds.of_piece(0)
+        inputs = (batch, self.seeds.of_piece(0), np.asarray(1.0, np.float32))
         if self._eagerly:  # nothing to trace: run the step once; it puts back what it changes
-            gradients, _, _, extras = self._backward(batch, seeds)
+            gradients, _, _, extras = self._backward(*inputs)
         else:
-            gradients, _, _, extras = self._backward.outputs(batch, seeds)
-        present, changed, extra_names, logs = self._found
+            gradients, _, _, extras = self._backward.outputs(*inputs)
+        present, changed, extra_names, logs, weighted = self._found
         self._shape = StepShape(
             self.variables,
             [(i, gradient.dtype.name) for i, gradient in zip(present, gradients, strict=True)],
             changed,
             [(name, e.dtype.name, tuple(e.shape)) for name, e in zip(extra_names, extras, strict=True)],
             logs,
+            weighted,
         )
         return self._shape
 
-    def piece(self, batch: Any, piece: int) -> Sequence[Array]:
-        gradients, states, metrics, extras = self._backward(batch, self.seeds.of_piece(piece))
+    def piece(self, batch: Any, piece: int, weight: float) -> Sequence[Array]:
+        gradients, states, metrics, extras = self._backward(
+            batch, self.seeds.of_piece(piece), np.asarray(weight, np.float32)
+        )
         return [_to_numpy(output) for output in (*gradients, *states, *metrics, *extras)]
 
     def apply(self, gradients: Sequence[Array], states: Sequence[Array]) -> None:
@@ -84,14 +86,14 @@ class TensorflowEngine(AbstractEngine):
             function, input_signature=signature, jit_compile=self.model.jit_compile or None, autograph=False
         )
 
-    def _train_step(self, batch: Any, seeds: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    def _train_step(self, batch: Any, seeds: Any, weight: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
         """Traced: `train_step` up to the optimizer."""
         variables = self.variables
         before = [tf.identity(v.value) for v in variables.states]
         for i, variable in enumerate(variables.seeds):
             variable.assign(tf.cast(seeds[i], variable.dtype))
         self.model.reset_metrics()
-        with cut(self.model) as opened, assignments(variables.states) as assigned:
+        with cut(self.model, weight) as opened, assignments(variables.states) as assigned:
             logs = self.model.train_step(batch)
         changed = sorted(assigned)
         after = [tf.identity(variables.states[i].value) for i in changed]
@@ -100,7 +102,7 @@ class TensorflowEngine(AbstractEngine):
         gradients = opened.gradients()
         present = [i for i, gradient in enumerate(gradients) if gradient is not None]
         extras = _without(logs, self.model.get_metrics_result())
-        self._found = (present, changed, tuple(extras), tuple(logs))
+        self._found = (present, changed, tuple(extras), tuple(logs), opened.weighted)
         return [_dense(gradients[i]) for i in present], after, self._metric_changes(), list(extras.values())
 
     def _metric_changes(self) -> list[Any]:

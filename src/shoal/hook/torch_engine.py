@@ -25,6 +25,7 @@ class TorchEngine(AbstractEngine):
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         self._shape: StepShape | None = None
+        self._weighted = False
 
     def read(self, variable: Any) -> Array:
         return _to_numpy(variable.value)
@@ -34,7 +35,7 @@ class TorchEngine(AbstractEngine):
             variable.assign(np.array(value))
 
     def trace(self, batch: Any) -> StepShape:
-        gradients, states, _, logs = self._train_step(batch, 0)
+        gradients, states, _, logs = self._train_step(batch, 0, 1.0)
         metrics = self.model.get_metrics_result()
         self._shape = StepShape(
             self.variables,
@@ -42,13 +43,14 @@ class TorchEngine(AbstractEngine):
             sorted(states),
             [(name, "float32", tuple(np.shape(_to_numpy(v)))) for name, v in logs.items() if name not in metrics],
             tuple(logs),
+            self._weighted,
         )
         return self._shape
 
-    def piece(self, batch: Any, piece: int) -> Sequence[Array]:
+    def piece(self, batch: Any, piece: int, weight: float) -> Sequence[Array]:
         assert self._shape is not None, "trace() first"
         shape = self._shape
-        gradients, states, metrics, logs = self._train_step(batch, piece)
+        gradients, states, metrics, logs = self._train_step(batch, piece, weight)
         return [
             *(self._gradient(i, gradients[i]) for i in shape.gradients),
             *(states.get(i, self.read(self.variables.states[i])) for i in shape.changed),
@@ -80,7 +82,9 @@ class TorchEngine(AbstractEngine):
         logs: Logs = self.model.get_metrics_result()
         return logs
 
-    def _train_step(self, batch: Any, piece: int) -> tuple[list[Any], dict[int, Array], list[Array], Logs]:
+    def _train_step(
+        self, batch: Any, piece: int, weight: float
+    ) -> tuple[list[Any], dict[int, Array], list[Array], Logs]:
         variables = self.variables
         before: dict[int, Any] = {}
 
@@ -92,7 +96,7 @@ class TorchEngine(AbstractEngine):
         self.model.reset_metrics()
         with (
             torch.random.fork_rng(),  # dropout without a seed draws from torch's own numbers, not from its generator
-            cut(self.model) as opened,
+            cut(self.model, weight) as opened,
             assignments(variables.states, remember) as assigned,
         ):
             torch.manual_seed(self.seeds.of_backend(piece))
@@ -104,6 +108,7 @@ class TorchEngine(AbstractEngine):
                 states[i] = _to_numpy(value).copy()
                 value.copy_(before[id(variables.states[i])])
         gradients = [None if g is None else _to_single(g) for g in opened.gradients()]
+        self._weighted = opened.weighted
         return gradients, states, self._metric_changes(), logs
 
     def _metric_changes(self) -> list[Array]:

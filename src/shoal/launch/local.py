@@ -19,8 +19,10 @@ from functools import partial
 from pathlib import Path
 
 from shoal.cluster import folders
-from shoal.cluster.leash import Interrupt, Leash, Reaped, Spawned
+from shoal.cluster.evidence import look_at
+from shoal.cluster.leash import Interrupt, Leash, Reaped, Released, Spawned
 from shoal.cluster.messages import End
+from shoal.cluster.trouble import ending
 from shoal.launch import logs, report
 from shoal.launch.plan import Plan, WorkerPlan
 from shoal.launch.processes import Process
@@ -37,7 +39,9 @@ AT_ONCE: Farewell = ((0.0, signal.SIGKILL),)
 
 _HEARD_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FOLLOW_EVERY = 0.1  # seconds between two looks at the logs under --verbose
-_COORDINATOR_LEAVES = 5.0  # seconds
+_WATCH_EVERY = 1.0  # seconds between two looks at the coordinator
+_COORDINATOR_LEAVES = 5.0  # seconds that it gets when it is no longer needed
+_CHILDREN_LEAVE = 1.0  # seconds that the children of ended workers get
 
 
 def launch(plan: Plan, environ: Mapping[str, str]) -> int:
@@ -54,7 +58,7 @@ def launch(plan: Plan, environ: Mapping[str, str]) -> int:
         with _Launcher(plan, folder, logs_folder, environ) as launcher:
             end = launcher.run()
     if not end.ok:
-        print(report.closing(end, config), file=sys.stderr, flush=True)
+        print(f"\n{report.closing(end, config)}", file=sys.stderr, flush=True)
     return end.code
 
 
@@ -63,6 +67,8 @@ class _Launcher:
 
     def __init__(self, plan: Plan, folder: Path, logs_folder: Path, environ: Mapping[str, str]) -> None:
         self._logs = logs_folder
+        self._silence = plan.config.deadlines.silence
+        self._coordinator_ran = time.monotonic()
         self._end: End | None = None
         self._interrupts = 0
         self._farewell: deque[tuple[float, signal.Signals]] = deque()
@@ -94,6 +100,7 @@ class _Launcher:
         while self._end is None or self._alive():
             for ready, _ in self._selector.select(self._patience()):
                 ready.data()
+            self._watch_coordinator()
             self._say_farewell()
             self._follow()
         self._follow(final=True)
@@ -146,9 +153,22 @@ class _Launcher:
         except EOFError:
             self._selector.unregister(self._leash)
             if self._end is None:
+                self._coordinator.wait(_COORDINATOR_LEAVES)
+                how = ending(self._coordinator.look() or 0)
                 log = logs.path_of(self._logs, "coordinator")
-                reason = f"the coordinator (pid {self._coordinator.pid}) is gone; its log is {log}"
+                reason = f"the coordinator (pid {self._coordinator.pid}) {how}; its log is {log}"
                 self._finish(End(ok=False, code=1, reason=reason))
+
+    def _watch_coordinator(self) -> None:
+        """One that was stopped could never say End. One that ended is seen by its leash."""
+        seen = look_at(self._coordinator.pid)
+        now = time.monotonic()
+        if seen is None or seen.state not in "Tt":
+            self._coordinator_ran = now
+        elif self._end is None and now - self._coordinator_ran > self._silence:
+            stopped = f"has been stopped for {now - self._coordinator_ran:.1f} s"
+            reason = f"the coordinator (pid {self._coordinator.pid}) {stopped} (deadline {self._silence:.1f} s)"
+            self._finish(End(ok=False, code=1, reason=reason))
 
     def _hear_signals(self) -> None:
         for number in os.read(self._signals, 64):
@@ -156,6 +176,8 @@ class _Launcher:
                 self._interrupts += 1
                 name = signal.Signals(number).name
                 self._leash.send(Interrupt(f"it was interrupted ({name})", 128 + number))
+                if self._interrupts == 1:
+                    print("\nshoal: ending the run; a second Ctrl-C ends it at once", file=sys.stderr, flush=True)
                 self._bid(ON_INTERRUPT if self._interrupts == 1 else AT_ONCE)
 
     def _finish(self, end: End) -> None:
@@ -175,12 +197,12 @@ class _Launcher:
             for worker in self._alive():
                 worker.send(number)
 
-    def _patience(self) -> float | None:
+    def _patience(self) -> float:
         """Until when nothing needs to be done unless something happens."""
-        until_farewell = max(0.0, self._farewell[0][0] - time.monotonic()) if self._farewell else None
-        if not self._follows:
-            return until_farewell
-        return _FOLLOW_EVERY if until_farewell is None else min(_FOLLOW_EVERY, until_farewell)
+        look_again = _FOLLOW_EVERY if self._follows else _WATCH_EVERY
+        if not self._farewell:
+            return look_again
+        return min(look_again, max(0.0, self._farewell[0][0] - time.monotonic()))
 
     def _follow(self, final: bool = False) -> None:
         for line in self._follower.new_lines(final) if self._follows else ():
@@ -191,20 +213,23 @@ class _Launcher:
 
     def _with_late_deaths(self, end: End) -> End:
         """A worker that crashed after its script had finished is no success."""
-        crashed = {id: worker.code for id, worker in self._workers.items() if worker.code}
+        crashed = {id: code for id, worker in self._workers.items() if (code := worker.look())}
         if not end.ok or not crashed:
             return end
         id, code = next(iter(crashed.items()))
-        reason = f"{id} finished its script, but its process then ended with code {code}"
+        reason = f"{id} finished its script, but its process then {ending(code)}"
         return End(ok=False, code=1, reason=reason, culprits=tuple(crashed))
 
     def _end_workers(self) -> None:
         for worker in self._alive():  # only if something went wrong in the launcher itself
             worker.kill_group()
+        children_until = time.monotonic() + _CHILDREN_LEAVE
         for worker in self._workers.values():
-            worker.release()
+            worker.release(children_until)
+        self._leash.send(Released())
 
     def _end_coordinator(self) -> None:
+        self._coordinator.send(signal.SIGCONT)  # it may have been stopped
         self._coordinator.close_pipes()
         self._coordinator.wait(_COORDINATOR_LEAVES)
         self._coordinator.release()

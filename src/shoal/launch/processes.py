@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-_LINGER = 1.0  # seconds that a dead worker's own children get to tidy up
-
 
 class Process:
     """One started process. Its id stays taken, so that signals can't reach a stranger, until `release`."""
@@ -80,10 +78,9 @@ class Process:
             if stream is not None:
                 stream.close()
 
-    def release(self) -> None:
-        """End what is left of it and its children, and give its id back. Its last call."""
-        deadline = time.monotonic() + _LINGER
-        while self.look() is not None and _has_children(self.pid) and time.monotonic() < deadline:
+    def release(self, children_until: float = 0.0) -> None:
+        """End what is left of it and give its id back. Its own children get until then to tidy up."""
+        while self.look() is not None and time.monotonic() < children_until and _has_children(self.pid):
             time.sleep(0.02)
         self.kill_group()
         self._popen.wait()

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, TextIO, cast
 
+from shoal.cluster.member import exit_code
 from shoal.config import RunConfig
 from shoal.errors import RunEnded
 from shoal.launch.report import CHIEF
@@ -34,7 +35,7 @@ def main() -> NoReturn:
     if len(sys.argv) > 3:
         # Before any backend is imported: they count the cores they may use.
         os.sched_setaffinity(0, [int(core) for core in sys.argv[3].split(",")])
-    faulthandler.enable()
+    faulthandler.enable(all_threads=False)  # a native crash leaves its Python stack among the log's last lines
     for stream in (sys.stdout, sys.stderr):
         _flush_every_line(stream)
     sys.exit(_work(RunConfig.load(folder), RunKey.load(folder / "key"), id, folder))
@@ -46,8 +47,12 @@ def _work(config: RunConfig, key: RunKey, id: str, folder: Path) -> int:
 
     try:
         run = session.start(config, key, id, folder)
-        code = _run_script(config, run)
-        run.close(ok=code == 0)
+        try:
+            code = _run_script(config, run)
+            run.close(ok=code == 0)
+        except BaseException:
+            run.close(ok=False)
+            raise
     except RunEnded as ended:
         # The launcher says why on the terminal, which is the chief's standard error.
         if id != CHIEF:
@@ -62,14 +67,15 @@ def _run_script(config: RunConfig, run: Session) -> int:
     """Run it to its end; tell the run how it failed, if it did. Returns the exit code that Python would."""
     try:
         _execute(config)
+    except (RunEnded, KeyboardInterrupt):
+        raise
     except SystemExit as exit:
-        if exit.code is None or exit.code == 0:
-            return 0
-        if not isinstance(exit.code, int):
-            print(exit.code, file=sys.stderr)
-        _seat(run).fail(exit, "")
-        return exit.code if isinstance(exit.code, int) else 1
-    except Exception as error:
+        if exit_code(exit) != 0:
+            if not isinstance(exit.code, int):
+                print(exit.code, file=sys.stderr)
+            _seat(run).fail(exit, "")
+        return exit_code(exit)
+    except BaseException as error:
         own = _below_the_launcher(error.__traceback__)
         text = "".join(traceback.format_exception(type(error), error, own))
         print(text, end="", file=sys.stderr)

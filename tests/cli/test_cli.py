@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from shoal import cli
+from shoal.cli import run as run_verb
+from shoal.launch.plan import Plan
+
+
+@pytest.fixture
+def shoal(tmp_path, monkeypatch):
+    """`shoal …` in this process. What would be launched is kept instead."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    (tmp_path / "train.py").touch()
+    plans: list[Plan] = []
+    monkeypatch.setattr(run_verb, "launch", lambda plan, environ: plans.append(plan) or 5)
+
+    def shoal(*words: str) -> Result:
+        result = CliRunner().invoke(cli.main, words)
+        result.plans = plans
+        return result
+
+    return shoal
+
+
+def test_what_follows_the_script_is_the_scripts(shoal):
+    result = shoal("run", "-n", "3", "--pieces", "6", "train.py", "-n", "9", "--help", "--", "--pieces", "1")
+    (plan,) = result.plans
+    assert (plan.config.workers, plan.config.pieces) == (3, 6)
+    assert plan.config.arguments == ("-n", "9", "--help", "--", "--pieces", "1")
+    assert result.exit_code == 5
+
+
+def test_a_module_takes_the_rest_as_its_arguments(shoal):
+    (plan,) = shoal("run", "-m", "json.tool", "--indent", "2").plans
+    assert (plan.config.script, plan.config.is_module, plan.config.arguments) == ("json.tool", True, ("--indent", "2"))
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((), "name a script to train"),
+        (("nowhere.py",), "there is no script nowhere.py"),
+        (("-m", "no.such.module"), "there is no module no.such.module"),
+        (("-n", "0", "train.py"), "a run needs at least 1 worker"),
+        (("-n", "many", "train.py"), "'many' is not a valid integer"),
+        (("-n", "4", "--pieces", "3", "train.py"), "--pieces 3 is too few for 4 workers"),
+        (("--strategy", "magic", "train.py"), "there is no such strategy"),
+        (("--backend", "theano", "train.py"), "can't train on the backend 'theano'"),
+        (("--frobnicate", "train.py"), "No such option"),
+    ],
+)
+def test_bad_input_is_refused_with_exit_code_2(shoal, words, problem):
+    result = shoal("run", *words)
+    assert result.exit_code == 2
+    assert problem in result.stderr
+    assert result.stdout == ""
+    assert not result.plans
+
+
+def test_help_shows_the_options_and_an_example_of_each_default(shoal):
+    text = shoal("run", "--help").output
+    for option in ("-n", "--backend", "--pieces", "--threads", "--transport", "--timeout", "--logs", "--verbose"):
+        assert option in text
+
+
+def test_status_without_runs_says_so(shoal):
+    assert "No runs on this machine" in shoal("status").output
+    assert json.loads(shoal("status", "--json").output) == []
+
+
+def test_the_version_is_the_packages(shoal):
+    assert shoal("--version").output.startswith("shoal, version 0.")

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .runs import Trainings
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainings]:
+    trainings = Trainings(tmp_path_factory.mktemp("t"))
+    yield trainings
+    left = trainings.leftovers()
+    for process in left:
+        process.kill()
+    assert not left, "processes stayed behind"

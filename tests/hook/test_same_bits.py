@@ -1,0 +1,26 @@
+"""With `pieces` and threads fixed, weights, optimizer and metrics are the same bits for any number of workers."""
+
+from __future__ import annotations
+
+import pytest
+
+from .runs import BACKENDS, Trainings, succeeded, told
+
+RUNS = ("-n 1", "-n 2", "-n 3 --transport tcp", "-n 4")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_to_four_workers_give_the_same_bits_over_shared_memory_and_tcp(trainings: Trainings, backend: str) -> None:
+    outcomes = []
+    for number, options in enumerate(RUNS):
+        out = trainings.folder / f"{backend}-{number}"
+        succeeded(trainings.shoal(backend, f"{options} --pieces 4 --threads 1", "same_bits.py", out))
+        outcomes += told(out)
+    assert len(outcomes) == 1 + 2 + 3 + 4
+    control = outcomes[0].pop("left_to_right")
+    for name, expected in outcomes[0].items():
+        assert all(outcome[name] == expected for outcome in outcomes), name
+    assert outcomes[0]["float16_with_overflow"]["skipped"] > 0
+    # The control: without the tree the sum depends on who holds which pieces, and this test can see it.
+    assert control["weights"] != outcomes[0]["dense"]["weights"]

@@ -1,0 +1,151 @@
+"""What the user asks for is checked, and completed, before anything starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import pytest
+
+from shoal.errors import UsageError
+from shoal.launch.plan import Request, make_plan
+
+CORES = (0, 1, 2, 3)
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.touch()
+    return str(path)
+
+
+@pytest.fixture
+def environ(tmp_path):
+    return {"KERAS_HOME": str(tmp_path / "keras"), "XDG_STATE_HOME": str(tmp_path), "PATH": "/bin"}
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Pretend that exactly these backends are installed."""
+
+    def pretend(*names: str) -> None:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in names else None)
+
+    return pretend
+
+
+def test_what_was_left_open_is_filled_in(script, environ):
+    plan = make_plan(Request(workers=2, script=script, backend="jax"), environ, CORES)
+    config = plan.config
+    assert (config.threads, config.pieces, config.strategy, config.transport) == (2, None, "allreduce", "shm")
+    assert config.deadlines.silence == 5.0
+    assert config.logs.endswith(f"shoal/logs/{config.run}")
+    assert [worker.id for worker in plan.workers] == ["worker-0", "worker-1"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "expected"),
+    [
+        (2, None, [(0, 1), (2, 3)]),
+        (3, None, [(0,), (1,), (2,)]),
+        (6, None, [(0,), (1,), (2,), (3,), (0,), (1,)]),
+        (2, 1, [(0,), (1,)]),
+        (2, 3, [(0, 1, 2), (0, 1, 3)]),
+        (1, 2, [(0, 1)]),
+        (1, None, [()]),
+    ],
+)
+def test_cores_are_dealt_out_and_then_shared(script, environ, workers, threads, expected):
+    plan = make_plan(Request(workers, script, backend="jax", threads=threads), environ, CORES)
+    assert [worker.cores for worker in plan.workers] == expected
+    assert all(
+        ("OMP_NUM_THREADS" in worker.environment) == bool(cores)
+        for worker, cores in zip(plan.workers, expected, strict=True)
+    )
+
+
+def test_threads_reach_every_library(script, environ):
+    (worker, _) = make_plan(Request(2, script, backend="tensorflow", threads=1), environ, CORES).workers
+    for name in ("NPROC", "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+        assert worker.environment[name] == "1"
+    assert worker.environment["KERAS_BACKEND"] == "tensorflow"
+    assert worker.environment["PATH"] == "/bin"
+    assert "JAX_COMPILATION_CACHE_DIR" not in worker.environment
+
+
+def test_compiled_programs_are_kept_apart_by_what_changes_them(script, environ):
+    def cache(threads: int) -> str:
+        request = Request(2, script, backend="jax", threads=threads)
+        return make_plan(request, environ, CORES).workers[0].environment["JAX_COMPILATION_CACHE_DIR"]
+
+    assert cache(1) != cache(2)
+    environ["JAX_COMPILATION_CACHE_DIR"] = "/mine"
+    assert cache(1) == "/mine"
+
+
+def test_the_backend_is_chosen_as_keras_would(script, environ, tmp_path, installed):
+    def chosen(**more: str) -> str:
+        return make_plan(Request(1, script), {**environ, **more}, CORES).config.backend
+
+    installed("jax", "torch", "tensorflow")
+    assert chosen() == "tensorflow"
+    (tmp_path / "keras").mkdir()
+    (tmp_path / "keras" / "keras.json").write_text(json.dumps({"backend": "torch"}))
+    assert chosen() == "torch"
+    assert chosen(KERAS_BACKEND="jax") == "jax"
+    (tmp_path / "keras" / "keras.json").write_text("not json")
+    installed("torch", "jax")
+    assert chosen() == "jax"
+
+
+def test_a_backend_that_is_not_installed_says_how_to_get_it(script, environ, installed):
+    installed()
+    with pytest.raises(UsageError, match=r"jax \(from --backend\) is not installed.*pip install shoal\[jax\]"):
+        make_plan(Request(1, script, backend="jax"), environ, CORES)
+    with pytest.raises(UsageError, match="no Keras backend is installed"):
+        make_plan(Request(1, script), environ, CORES)
+
+
+def test_a_timeout_sets_both_deadlines(script, environ):
+    deadlines = make_plan(Request(1, script, backend="jax", timeout=2.0), environ, CORES).config.deadlines
+    assert (deadlines.silence, deadlines.stall) == (2.0, 120.0)
+
+
+def test_modules_are_found_without_being_imported(environ, tmp_path, monkeypatch):
+    package = tmp_path / "pack"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise AssertionError('imported')")
+    (package / "inner.py").touch()
+    monkeypatch.chdir(tmp_path)
+
+    def script(name: str) -> str:
+        return make_plan(Request(1, name, is_module=True, backend="jax"), environ, CORES).config.script
+
+    assert script("pack.inner") == "pack.inner"
+    with pytest.raises(UsageError, match="package without a __main__"):
+        script("pack")
+    for missing in ("pack.other", "nothing.there", "", "pack..inner"):
+        with pytest.raises(UsageError, match="there is no module"):
+            script(missing)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"workers": 0}, "at least 1 worker"),
+        ({"workers": -2}, "at least 1 worker"),
+        ({"threads": 0}, "at least 1 thread"),
+        ({"timeout": 0.0}, "more than 0"),
+        ({"timeout": float("nan")}, "more than 0"),
+        ({"workers": 4, "pieces": 3}, "--pieces 3 is too few for 4 workers"),
+        ({"strategy": "magic"}, "there is no such strategy; there is allreduce"),
+        ({"transport": "pigeon"}, "there is no such transport; there is shm, tcp"),
+        ({"backend": "theano"}, "can't train on the backend 'theano'"),
+        ({"script": "/nowhere/train.py"}, "there is no script /nowhere/train.py"),
+        ({"script": "/"}, "folder without a __main__.py"),
+    ],
+)
+def test_wrong_input_is_named_with_what_would_be_right(script, environ, wrong, problem):
+    with pytest.raises(UsageError, match=problem):
+        make_plan(Request(**{"workers": 1, "script": script, "backend": "jax", **wrong}), environ, CORES)
