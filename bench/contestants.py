@@ -118,7 +118,7 @@ class Contestant:
         wall, idle = self._paused
         return {
             "commands": [str(command) for command in self.commands],
-            "cpu_seconds_per_step": significant(busy / steps, 3) if steps else None,
+            "cpu_seconds_per_step": significant(busy / steps) if steps else None,
             "cpu_share_while_paused": round(idle / wall, 3) if wall else None,
         }
 

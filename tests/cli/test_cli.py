@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from shoal import cli
 from shoal.cli import run as run_verb
+from shoal.cli.status import _table
+from shoal.cluster.messages import MemberStatus, StatusReply
 from shoal.launch.plan import Plan
 
 
@@ -76,3 +80,17 @@ def test_status_without_runs_says_so(shoal):
 
 def test_the_version_is_the_packages(shoal):
     assert shoal("--version").output.startswith("shoal, version 0.")
+
+
+def test_status_shows_a_table_that_fits_a_terminal():
+    members = (
+        MemberStatus("coordinator", "coordinator", 4194304, "vm", "serving", 0, "", 0.0, 0.0),
+        MemberStatus("worker-0", "worker", 4194305, "vm", "training", 1234, "exchanging [gradients]", 51234.5, 0.1),
+    )
+    reply = StatusReply("r1", "/x/train.py", "jax", "allreduce", 4, 1, 1, 3725.0, "/logs", members)
+    console = Console(width=80, markup=False, highlight=False, file=io.StringIO())
+    console.print(_table(reply))
+    text = console.file.getvalue()
+    assert "run r1 · train.py · allreduce · jax · 4 pieces · view 1 · up 1:02:05" in text
+    for fact in ("coordinator", "serving", "worker-0", "4194305", "training", "1234", "51,234", "[gradients]"):
+        assert fact in text

@@ -81,18 +81,21 @@ def _table(reply: StatusReply) -> Table:
         f"run {reply.run} · {Path(reply.script).name} · {reply.strategy} · {reply.backend} · "
         f"{reply.pieces} pieces · view {reply.view} · up {_duration(reply.uptime)}"
     )
-    table = Table(title=title, title_justify="left", caption=f"logs in {reply.logs}", caption_justify="left")
+    table = Table(title=title, caption=f"logs in {reply.logs}", box=None, padding=(0, 1, 0, 0), header_style="bold")
+    table.title_justify = table.caption_justify = "left"
     for heading in ("role", "id", "pid", "host", "state", "step", "samples/s", "doing"):
-        table.add_column(heading, justify="right" if heading in ("pid", "step", "samples/s") else "left")
+        numeric = heading in ("pid", "step", "samples/s")
+        table.add_column(heading, justify="right" if numeric else "left", no_wrap=heading != "doing")
     for member in reply.members:
+        trains = member.role == "worker"
         table.add_row(
             member.role,
             member.id,
             str(member.pid or ""),
             member.host,
             member.state,
-            str(member.step) if member.role == "worker" else "",
-            f"{member.samples_per_second:,.0f}" if member.role == "worker" else "",
+            str(member.step) if trains else "",
+            f"{member.samples_per_second:,.0f}" if trains else "",
             member.doing,
         )
     return table
