@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shoal import hook
 from shoal.clock import Deadline
-from shoal.cluster import meeting
+from shoal.cluster import folders, meeting
 from shoal.cluster.identity import Identity
 from shoal.cluster.member import Seat
 from shoal.cluster.view import Member
@@ -19,6 +19,7 @@ from shoal.collectives.group import AbstractGroup, Alone, form
 from shoal.config import RunConfig
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
+from shoal.wire.slate import Slate
 
 
 class Session:
@@ -132,7 +133,8 @@ def start(config: RunConfig, key: RunKey, member_id: str, folder: Path) -> Sessi
     listener = Listener(address, key)
     coordinator = meeting.find(folder, Deadline.after(config.deadlines.start))
     member = Member(member_id, "worker", os.getpid(), platform.node(), listener.address)
-    seat = Seat.join(coordinator, key, member, Identity.of_this_process(config), config.deadlines)
+    slate = Slate(folder / f"{member_id}{folders.SLATE}")
+    seat = Seat.join(coordinator, key, member, Identity.of_this_process(config), config.deadlines, slate)
     return _enter(Session(member_id, config, seat, listener, key))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -20,7 +21,7 @@ from shoal.collectives.layout import Layout
 from shoal.collectives.messages import CODEC, Hello, Reduced, Refuse, Welcome
 from shoal.collectives.tree import shares
 from shoal.config import Deadlines
-from shoal.errors import BadFrame, PeerClosed, PeerTimeout, Refused, RunEnded, UsageError
+from shoal.errors import BadFrame, NoSpace, PeerClosed, PeerTimeout, Refused, RunEnded, UsageError
 from shoal.wire import Connection, connect
 
 from .harness import Worker, close_all, make_workers, on_each
@@ -270,3 +271,38 @@ def test_a_worker_whose_buffers_do_not_fit_is_named(tmp_path: Path) -> None:
         ends = on_each(made, scene)
     assert isinstance(ends[0], BadFrame)
     assert "Published from worker-1 brings buffers of" in str(ends[0])
+
+
+def test_no_space_for_the_gradients_is_said_by_all_and_leaves_nothing(tmp_path: Path) -> None:
+    def scene(worker: Worker) -> None:
+        group = worker.form()
+        try:
+            group.open(Layout(1 << 46), 1)
+        finally:
+            both_done.wait(20)
+            group.close()
+
+    both_done = threading.Barrier(2)
+    with workers(2, "shm", tmp_path) as made:
+        ends = on_each(made, scene)
+    for rank, end in enumerate(ends):
+        assert isinstance(end, NoSpace)
+        assert f"no space in shared memory for worker-{rank}'s gradients" in str(end)
+
+
+def test_a_worker_that_leaves_while_memory_is_shared_is_named_and_nothing_leaks(tmp_path: Path) -> None:
+    def scene(worker: Worker) -> None:
+        group = worker.form()
+        try:
+            if worker.me == "worker-2":
+                group.gather("opening an exchange", msgspec.msgpack.encode((300_000, 0, 0, 1)))
+            else:
+                group.open(Layout(300_000), 1)
+        finally:
+            group.close()
+
+    with workers(3, "shm", tmp_path) as made:
+        ends = on_each(made, scene)
+    for end in ends[:2]:
+        assert isinstance(end, PeerClosed)
+        assert "opening shared memory: " in str(end)

@@ -37,6 +37,14 @@ from shoal.launch.plan import Request, make_plan
     metavar="SECONDS",
     help="A worker silent for so long is lost; one that lives but does not come gets 60 times as long.  [default: 5]",
 )
+@click.option(
+    "--check-every",
+    type=int,
+    default=100,
+    show_default=True,
+    metavar="STEPS",
+    help="How often workers compare their weights.",
+)
 @click.option("--logs", metavar="DIR", help="Folder for the workers' logs.")
 @click.option("--verbose", is_flag=True, help="Show the other workers' output too.")
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module's name, as for `python -m`.")

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from shoal.clock import Clock, SystemClock
 from shoal.cluster import folders, meeting
-from shoal.cluster.events import Closed, Event, Exited, HangUp, Interrupted, Over, Said, Tell, Tick
+from shoal.cluster.events import Closed, Event, Exited, HangUp, Interrupted, Noted, Over, Said, Tell, Tick
 from shoal.cluster.evidence import look_at
 from shoal.cluster.leash import Interrupt, Leash, Reaped, Released, Spawned
 from shoal.cluster.membership import Membership
@@ -30,6 +30,7 @@ from shoal.cluster.messages import TO_COORDINATOR
 from shoal.cluster.view import Member
 from shoal.config import RunConfig
 from shoal.errors import PeerClosed, WireError
+from shoal.wire import slate
 from shoal.wire.connection import Connection
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
@@ -120,6 +121,7 @@ class Coordinator:
                 case Spawned(member, pid):
                     self._groups[member] = pid
                 case Reaped(member, code):
+                    self._read_slates()
                     self._events.append(Exited(member, code))
                 case Released():
                     self._groups.clear()
@@ -129,7 +131,15 @@ class Coordinator:
     def _tick(self) -> None:
         suspects = self._membership.suspects(self._clock.now())
         seen = {member.id: look_at(member.pid) for member in suspects if member.host == self._me.host}
+        if suspects:
+            self._read_slates()
         self._events.append(Tick({id: evidence for id, evidence in seen.items() if evidence}))
+
+    def _read_slates(self) -> None:
+        """Before trouble is judged: what the workers of this host were doing when it came."""
+        for path in self._folder.glob(f"*{folders.SLATE}"):
+            if (written := slate.read(path)) is not None:
+                self._events.append(Noted(path.name.removesuffix(folders.SLATE), *written))
 
     # What goes out ----------------------------------------------------------------------------------
 
@@ -166,6 +176,7 @@ class Coordinator:
         if not isinstance(error, PeerClosed):
             print(f"link {link} is closed: {error}", file=sys.stderr, flush=True)
         self._close(link)
+        self._read_slates()
         self._events.append(Closed(link))
 
     def _close(self, link: int) -> None:

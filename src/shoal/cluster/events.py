@@ -38,6 +38,15 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
+class Noted:
+    """What a member last wrote on its slate. Fresher than its last beat, but no sign of life."""
+
+    member: str
+    step: int
+    doing: str
+
+
+@dataclass(frozen=True, slots=True)
 class Interrupted:
     """The launcher wants the run to end, or is gone."""
 
@@ -60,7 +69,7 @@ class Tick:
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
 
-Event = Said | Closed | Exited | Interrupted | Tick
+Event = Said | Closed | Exited | Noted | Interrupted | Tick
 
 # Out of membership: decisions -------------------------------------------------------------------------
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from shoal.errors import UsageError
 
+SLATE = ".slate"  # after a worker's id: the file that its slate lies in
+
 
 def home(environ: Mapping[str, str]) -> Path:
     """The folder of all runs of this user: made if need be, refused if others could look into it."""

@@ -41,6 +41,7 @@ from shoal.errors import PeerClosed, PeerTimeout, Refused, RunEnded, UsageError,
 from shoal.wire.connection import Connection, connect
 from shoal.wire.keys import RunKey
 from shoal.wire.messages import Message
+from shoal.wire.slate import Slate
 from shoal.wire.wakeup import Wakeup
 
 ORPHANED = 70  # the exit code of a worker that was ended because its run was over
@@ -62,9 +63,12 @@ class _Occupation:
 class Seat:
     """This worker's place in the run, from `join` to `close`. All methods may be called from any thread."""
 
-    def __init__(self, connection: Connection, member: Member, deadlines: Deadlines) -> None:
+    def __init__(
+        self, connection: Connection, member: Member, deadlines: Deadlines, slate: Slate | None = None
+    ) -> None:
         self.wakeup = Wakeup()
         self.member = member
+        self._slate = slate
         self._connection = connection
         self._beat_every = deadlines.silence / 10
         self._occupation = _Occupation(0, "starting", False, time.monotonic())
@@ -82,14 +86,22 @@ class Seat:
         _seats.add(self)
 
     @classmethod
-    def join(cls, address: str, key: RunKey, member: Member, identity: Identity, deadlines: Deadlines) -> Seat:
+    def join(
+        cls,
+        address: str,
+        key: RunKey,
+        member: Member,
+        identity: Identity,
+        deadlines: Deadlines,
+        slate: Slate | None = None,
+    ) -> Seat:
         """Take the seat; returns once everyone has joined and view 1 is known.
 
         Refused if the coordinator does not want this member, RunEnded if the run is over before it began.
         """
         connection = connect(address, key, FROM_COORDINATOR, Deadline.after(deadlines.connect))
         connection.peer = "coordinator"
-        seat = cls(connection, member, deadlines)
+        seat = cls(connection, member, deadlines, slate)
         seat._outbox.append(Join(member, identity))
         seat._thread.start()
         # The coordinator gives up first and knows who did not come; this is for when it says nothing.
@@ -106,10 +118,12 @@ class Seat:
     def say(self, step: int, doing: str, samples: int = 0, exchanging: bool = False) -> None:
         """Remember where the worker is and how many samples it has finished since it last said so.
 
-        Costs nothing: the next beat carries it. `exchanging`: it can't go on unless every worker comes.
+        Costs next to nothing: the slate has it at once, the next beat carries it. `exchanging`: it can't go on unless every worker comes.
         """
         self._samples += samples
         self._occupation = _Occupation(step, doing, exchanging, time.monotonic())
+        if self._slate is not None:
+            self._slate.write(step, doing)
 
     def post(self, name: str, value: bytes) -> None:
         """Give every member, this one included, a small named value. A later one replaces an earlier."""

@@ -26,6 +26,7 @@ from shoal.cluster.events import (
     Exited,
     HangUp,
     Interrupted,
+    Noted,
     Over,
     Said,
     Tell,
@@ -125,6 +126,10 @@ class Membership:
                 self._closed(link, now)
             case Exited(member, code):
                 self._trouble(member, Died(self._seats[member].whereabouts(now), code), now)
+            case Noted(member, step, doing):
+                seat = self._seats[member]
+                if not seat.done and not seat.trouble:
+                    seat.beat = msgspec.structs.replace(seat.beat, step=step, doing=doing)
             case Interrupted(why, code):
                 return self._finish(End(ok=False, code=code, reason=why))
             case Tick(evidence):

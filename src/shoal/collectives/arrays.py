@@ -55,4 +55,4 @@ def specs(arrays: Sequence[Array]) -> list[ArraySpec]:
 
 def contiguous(arrays: Sequence[Array]) -> list[Array]:
     """The same arrays, copied where their bytes do not lie in one run."""
-    return [np.ascontiguousarray(array) for array in arrays]
+    return [np.asarray(array, order="C") for array in arrays]

@@ -25,6 +25,7 @@ from shoal.collectives.protocol import (
 )
 from shoal.errors import BadFrame, Diverged, PeerClosed, PeerTimeout, Refused
 from shoal.wire.connection import Connection
+from shoal.wire.memory import close_all
 from shoal.wire.messages import Message
 from shoal.wire.transfer import Receive, Send, await_any, transfer
 from shoal.wire.waits import READABLE, wait
@@ -130,7 +131,7 @@ class Meeting:
                 raise BadFrame(f"{what}: {self.members[rank]} sent {type(message).__name__} instead of its arrays")
 
     def hand(self, what: str, fds: Sequence[int], expected: Sequence[int]) -> dict[int, list[int]]:
-        """Give these descriptors to every peer, take expected[r] from each rank r; the caller closes those."""
+        """Give these descriptors to every peer, take expected[r] from each rank r. All of them, or none."""
         word = Handed(self._view, self._exchanges.number)
         deadline = Deadline.after(self._stall, self._clock)
         taken: dict[int, list[int]] = {}
@@ -142,10 +143,14 @@ class Meeting:
                 taken[rank] = theirs
                 if message != word or len(theirs) != expected[rank]:
                     raise BadFrame(f"{what}: {connection.peer} sent {message} with {len(theirs)} descriptors")
-        except PeerTimeout as error:
-            raise self._late(what, error.missing, self._stall) from error
-        except PeerClosed as error:
-            self._gone(what, error.peer, str(error))
+        except BaseException as error:
+            for fds_of_peer in taken.values():
+                close_all(fds_of_peer)
+            if isinstance(error, PeerTimeout):
+                raise self._late(what, error.missing, self._stall) from error
+            if isinstance(error, PeerClosed):
+                self._gone(what, error.peer, str(error))
+            raise
         return taken
 
     @property

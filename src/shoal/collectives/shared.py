@@ -15,9 +15,9 @@ from shoal.collectives.abstract import AbstractExchange, Outcome
 from shoal.collectives.adder import Adder
 from shoal.collectives.layout import PAGE, Layout, Vector, round_up
 from shoal.collectives.meeting import Meeting
-from shoal.collectives.plan import Plan, plan
+from shoal.collectives.plan import plan
 from shoal.collectives.protocol import Work
-from shoal.wire.memory import SharedBlock
+from shoal.wire.memory import SharedBlock, close_all
 
 SMALL = 256 << 10  # bytes of all peers' vectors up to which a second round costs more than adding everything
 
@@ -25,21 +25,9 @@ SMALL = 256 << 10  # bytes of all peers' vectors up to which a second round cost
 def open_shared(meeting: Meeting, layout: Layout, slots: int) -> AbstractExchange:
     """Make this worker's bucket, and map everyone else's. Collective."""
     small = layout.nbytes * (len(meeting.members) - 1) <= SMALL
-    stride = round_up(layout.nbytes, PAGE)
     turns = 2 if small else 1
-    nbytes = stride * slots * turns
-    me = meeting.members[meeting.rank]
-    owned = [SharedBlock.create(f"shoal {me} bucket", nbytes)]
-    if not small and meeting.rank == 0:
-        owned.append(SharedBlock.create("shoal result", stride, peers_write=True))
-    expected = [2 if rank == 0 and not small else 1 for rank in range(len(meeting.members))]
-    taken = meeting.hand("opening shared memory", [block.fd for block in owned], expected)
-    buckets = [owned[0]] * len(meeting.members)
-    result = None if small or meeting.rank else owned[1]
-    for rank, fds in taken.items():
-        buckets[rank] = SharedBlock.open(fds[0], nbytes)
-        if len(fds) == 2:
-            result = SharedBlock.open(fds[1], stride, writable=True)
+    stride = round_up(layout.nbytes, PAGE)
+    buckets, result = _share(meeting, stride * slots * turns, 0 if small else stride)
     vectors = [
         [[layout.vector(bucket.view(), stride * (turn * slots + slot)) for slot in range(slots)] for bucket in buckets]
         for turn in range(turns)
@@ -48,6 +36,30 @@ def open_shared(meeting: Meeting, layout: Layout, slots: int) -> AbstractExchang
         total = layout.vector(np.zeros(layout.nbytes, np.uint8).data)
         return _SmallExchange(meeting, layout, slots, buckets, vectors, total)
     return _LargeExchange(meeting, layout, slots, [*buckets, result], vectors[0], layout.vector(result.view()))
+
+
+def _share(meeting: Meeting, bucket: int, result: int) -> tuple[list[SharedBlock], SharedBlock | None]:
+    """Everyone's buckets by rank, and the result block if it is to have any bytes. All of them, or none."""
+    mapped: dict[int, list[SharedBlock]] = {meeting.rank: []}
+    handed: dict[int, list[int]] = {}
+    try:
+        mine = mapped[meeting.rank]
+        mine.append(SharedBlock.create(f"{meeting.members[meeting.rank]}'s gradients", bucket))
+        if result and meeting.rank == 0:
+            mine.append(SharedBlock.create("the summed gradients", result, peers_write=True))
+        expected = [2 if result and rank == 0 else 1 for rank in range(len(meeting.members))]
+        handed = meeting.hand("opening shared memory", [block.fd for block in mine], expected)
+        for rank, fds in handed.items():
+            mapped[rank] = [SharedBlock.open(fds.pop(0), bucket)]
+            if fds:
+                mapped[rank].append(SharedBlock.open(fds.pop(0), result, writable=True))
+    except BaseException:
+        for fds in handed.values():
+            close_all(fds)
+        for blocks in mapped.values():
+            _close(blocks)
+        raise
+    return [mapped[rank][0] for rank in sorted(mapped)], mapped[0][1] if result else None
 
 
 class _LargeExchange(AbstractExchange):
@@ -113,7 +125,7 @@ class _SmallExchange(AbstractExchange):
         return self._turns[0][self._meeting.rank][i]
 
     def reduce(self, what: str, pieces: int, shares: tuple[range, ...], note: bytes) -> Outcome:
-        steps: Plan = plan(pieces, shares, self._slots)
+        steps = plan(pieces, shares, self._slots)
         notes = self._meeting.hold(what, note, Work(self._number, pieces, shares))
         vectors = self._turns[0]
         self._adder.add(steps.program, [vectors[rank][slot] for rank, slot in steps.inputs], self._total)

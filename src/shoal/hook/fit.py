@@ -225,6 +225,7 @@ class Training:
         engine.apply(gradients, states)
         engine.seeds.advance()
         self._step += 1
+        self._run.say("running callbacks", self._step)
         self._run.count(taken.size)
         return logs
 

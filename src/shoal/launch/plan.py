@@ -38,6 +38,7 @@ class Request:
     transport: str = "shm"
     address: str | None = None
     timeout: float | None = None
+    check_every: int = 100
     logs: str | None = None
     verbose: bool = False
 
@@ -81,6 +82,7 @@ def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ..
         transport=cast(Transport, request.transport),
         address=f"tcp:{request.address}" if request.address else None,
         deadlines=_deadlines(request.timeout),
+        check_every=request.check_every,
         verbose=request.verbose,
         logs=str(Path(request.logs).absolute() if request.logs else _default_logs(environ) / run),
     )
@@ -104,6 +106,8 @@ def _check_counts(request: Request) -> None:
         raise UsageError(f"--threads {request.threads}: a worker needs at least 1 thread.")
     if request.timeout is not None and not request.timeout > 0:
         raise UsageError(f"--timeout {request.timeout}: expected seconds, more than 0.")
+    if request.check_every < 1:
+        raise UsageError(f"--check-every {request.check_every}: expected a number of steps, at least 1.")
     if request.pieces is not None and request.pieces < request.workers:
         raise UsageError(
             f"--pieces {request.pieces} is too few for {request.workers} workers: each computes at least one "

@@ -26,6 +26,7 @@ Place = Callable[[Message], Sequence[memoryview]]
 _INBOX_BYTES = 16 << 10  # headers are small; buffers go straight to their place
 _CHUNK_BYTES = 1 << 20  # per system call, so that what one side writes is still in cache when the other reads it
 _VIEWS_PER_CALL = 64
+_PATIENCE = 20.0  # seconds that a peer has to take a message when the caller does not say
 # Plain numbers: the enumerations of the socket module cost a microsecond per use.
 _NOSIGNAL, _CLOEXEC, _TRUNCATED = int(socket.MSG_NOSIGNAL), int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
 _ANCILLARY_BYTES = socket.CMSG_SPACE(frames.MAX_DESCRIPTORS * array.array("i").itemsize)
@@ -93,7 +94,7 @@ class Connection:
         return True
 
     def send(self, message: Message, buffers: Sequence[memoryview] = (), deadline: Deadline | None = None) -> None:
-        """Send a whole frame. Without a deadline the peer has as long as a connection may take: 20 s."""
+        """Send a whole frame. Without a deadline the peer has 20 s to take it."""
         self.post(message, buffers)
         self._flush_until(deadline)
 
@@ -106,7 +107,7 @@ class Connection:
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())
         sent = self._send_some([head], [rights] if fds else [])
         while not sent:  # descriptors go with the first byte, so that byte has to wait for room
-            self._await(WRITABLE, deadline or Deadline.after(20.0), "take a message")
+            self._await(WRITABLE, deadline or Deadline.after(_PATIENCE), "take a message")
             sent = self._send_some([head], [rights] if fds else [])
         if sent < len(head):
             self._outbox.append(memoryview(head)[sent:])
@@ -114,7 +115,7 @@ class Connection:
 
     def _flush_until(self, deadline: Deadline | None) -> None:
         if self._outbox and not self.flush():
-            deadline = deadline or Deadline.after(20.0)
+            deadline = deadline or Deadline.after(_PATIENCE)
             while not self.flush():
                 self._await(WRITABLE, deadline, "take a message")
 

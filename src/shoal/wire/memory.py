@@ -90,6 +90,12 @@ class SharedBlock:
             self._map.close()
 
 
+def close_all(fds: list[int]) -> None:
+    """Give back descriptors that nobody mapped."""
+    while fds:
+        os.close(fds.pop())
+
+
 def available() -> int:
     """Bytes that this process may still get: the machine's, or its control group's, whichever is less."""
     free: int = psutil.virtual_memory().available

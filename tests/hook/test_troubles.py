@@ -1,0 +1,31 @@
+"""A training that goes wrong on one worker ends everywhere, and says where and why."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from .runs import Trainings
+
+TROUBLES = {
+    "bit_flip": (
+        "-n 3 --check-every 2",
+        r"weights of worker-1 differ from the others' before step 6: 2 of 3 workers agree",
+    ),
+    "other_model": ("-n 2", r"model of worker-1 has other variables than the chief's"),
+    "other_calls": ("-n 2", r"(?s)worker-[01].*evaluate.*fit|worker-[01].*fit.*evaluate"),
+    "raises": ("-n 2", r"(?s)worker-1 raised ArithmeticError: the numbers do not add up at step 5.*in fail\n"),
+    "dies": ("-n 2", r"worker-1 .*(was killed by SIGKILL).* at step 5"),
+    "stops": ("-n 2 --timeout 2", r"worker-1 .*silent for 2\.\d s \(deadline 2\.0 s\) at step 5.*stopped"),
+    "trains_by_hand": ("-n 2", r"CannotDistribute: train_on_batch\(\).*Use fit\(\)"),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_trouble_on_one_worker_ends_the_run_and_is_named(trainings: Trainings, trouble: str) -> None:
+    options, expected = TROUBLES[trouble]
+    result = trainings.shoal("torch", options, "troubles.py", trouble)
+    assert result.returncode == 1, result.stderr
+    assert re.search(expected, result.stderr), result.stderr
+    assert not trainings.leftovers()

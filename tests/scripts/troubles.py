@@ -1,0 +1,97 @@
+"""Trains, and lets something go wrong on one worker: `troubles.py CASE`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import models
+import numpy as np
+
+import shoal
+
+CASES: dict[str, Callable[[], Any]] = {}
+BAD = 1  # the rank of the worker that misbehaves
+
+
+def case(function: Callable[[], Any]) -> Callable[[], Any]:
+    CASES[function.__name__] = function
+    return function
+
+
+class At(keras.callbacks.Callback):
+    """Acts on the bad worker after a step."""
+
+    def __init__(self, step: int, act: Callable[[keras.Model], Any]) -> None:
+        super().__init__()
+        self._step = step
+        self._act = act
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch == self._step and shoal.rank() == BAD:
+            self._act(self.model)
+
+
+def fit(act: Callable[[keras.Model], Any] = lambda model: None, model: keras.Model | None = None) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    model = models.compile_for_classes(model or models.dense(), keras.optimizers.SGD(0.1))
+    x, y = models.images()
+    model.fit(np.tile(x, (8, 1, 1, 1)), np.tile(y, 8), batch_size=16, verbose=0, callbacks=[At(4, act)])
+    return model
+
+
+def flip_one_bit(model: keras.Model) -> None:
+    weights = model.get_weights()
+    kernel = np.array(weights[0])
+    kernel.view(np.uint32)[3, 5] ^= 1
+    model.set_weights([kernel, *weights[1:]])
+
+
+def fail(model: keras.Model) -> None:
+    raise ArithmeticError("the numbers do not add up")
+
+
+@case
+def bit_flip() -> None:
+    fit(flip_one_bit)
+
+
+@case
+def other_model() -> None:
+    fit(model=models.convolution() if shoal.rank() == BAD else None)
+
+
+@case
+def other_calls() -> None:
+    model = fit()
+    if shoal.is_chief():
+        model.evaluate(*models.images(), verbose=0)
+    else:
+        fit()
+
+
+@case
+def raises() -> None:
+    fit(fail)
+
+
+@case
+def dies() -> None:
+    fit(lambda model: os.kill(os.getpid(), signal.SIGKILL))
+
+
+@case
+def stops() -> None:
+    fit(lambda model: os.kill(os.getpid(), signal.SIGSTOP))
+
+
+@case
+def trains_by_hand() -> None:
+    models.compile_for_classes(models.dense(), "sgd").train_on_batch(*models.images())
+
+
+CASES[sys.argv[1]]()
