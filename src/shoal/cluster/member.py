@@ -118,7 +118,8 @@ class Seat:
     def say(self, step: int, doing: str, samples: int = 0, exchanging: bool = False) -> None:
         """Remember where the worker is and how many samples it has finished since it last said so.
 
-        Costs next to nothing: the slate has it at once, the next beat carries it. `exchanging`: it can't go on unless every worker comes.
+        Costs next to nothing: the slate has it at once, the next beat carries it. `exchanging`: it can't go on
+        unless every worker comes.
         """
         self._samples += samples
         self._occupation = _Occupation(step, doing, exchanging, time.monotonic())

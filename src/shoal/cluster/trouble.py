@@ -40,7 +40,7 @@ class Raised:
         if self.failed.kind == "SystemExit":
             said = "" if self.failed.error == str(self.failed.code) else f", saying {self.failed.error!r},"
             return f"the script on {who} exited with code {self.failed.code}{said} {self.where}"
-        return f"{who} raised {self.headline()} {self.where}"
+        return f"{who} raised {self.headline().removesuffix('.')} {self.where}"
 
     def headline(self) -> str:
         lines = self.failed.error.strip().splitlines()

@@ -26,8 +26,8 @@ class Cut:
     def take(self, gradients: Sequence[Any], variables: Sequence[Any] | None) -> None:
         if self._gradients is not None:
             raise CannotDistribute(
-                f"{_train_step_of(self._model)} applies its optimizer more than once in a step. Shoal exchanges gradients "
-                "once per step, at the one place where they meet the optimizer. Sum the losses and apply once, "
+                f"{_train_step_of(self._model)} applies its optimizer more than once in a step. Shoal exchanges "
+                "gradients once per step, at the one place where they meet the optimizer. Sum the losses and apply once, "
                 "or train this model without `shoal run`."
             )
         gradients = list(gradients)

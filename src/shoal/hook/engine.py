@@ -157,14 +157,14 @@ class AbstractEngine(ABC):
         for variable in self.variables.trainable:
             if getattr(variable, "overwrite_with_gradient", False):
                 raise CannotDistribute(
-                    f"{variable.path} is a float8 scale, which is overwritten by its gradient; Shoal does not combine those "
-                    "yet. Train in float32, bfloat16, mixed_bfloat16 or mixed_float16."
+                    f"{variable.path} is a float8 scale, which is overwritten by its gradient; Shoal does not combine "
+                    "those yet. Train in float32, bfloat16, mixed_bfloat16 or mixed_float16."
                 )
         for loss in _losses(self.model.loss):
             if getattr(loss, "reduction", None) == "sum":
                 raise CannotDistribute(
-                    f"{type(loss).__name__}(reduction='sum') adds up over the batch, so a piece's gradient can't be weighted "
-                    "by its share of the samples. Use reduction='sum_over_batch_size' and a learning rate multiplied "
+                    f"{type(loss).__name__}(reduction='sum') adds up over the batch, so a piece's gradient can't be "
+                    "weighted by its share of the samples. Use reduction='sum_over_batch_size' and a learning rate multiplied "
                     "by the batch size."
                 )
 

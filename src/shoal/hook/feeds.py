@@ -111,8 +111,8 @@ def to_numpy(leaf: Any) -> np.ndarray[Any, Any]:
         array = np.asarray(leaf)
     else:
         raise CannotDistribute(
-            f"can't cut a {type(leaf).__module__}.{type(leaf).__qualname__} into pieces; expected a dense array or tensor "
-            "with one row per sample. Convert sparse and ragged data to dense arrays."
+            f"can't cut a {type(leaf).__module__}.{type(leaf).__qualname__} into pieces; expected a dense array or "
+            "tensor with one row per sample. Convert sparse and ragged data to dense arrays."
         )
     if array.ndim == 0:
         raise CannotDistribute("got a single number where an array with one row per sample was expected")
@@ -149,8 +149,8 @@ def _py_dataset(request: Request) -> AbstractSource:
     count = dataset.num_batches
     if count is None or count < 1:
         raise CannotDistribute(
-            f"{request.what}(): {type(dataset).__name__} has {count} batches; expected a PyDataset with a `__len__` of at least 1, so "
-            "that batches can be asked for by number. For endless data pass a generator and `steps_per_epoch`."
+            f"{request.what}(): {type(dataset).__name__} has {count} batches; expected a PyDataset with a "
+            "`__len__` of at least 1, so that batches can be asked for by number. For endless data pass a generator and `steps_per_epoch`."
         )
 
     def load(index: int) -> tuple[Rows, Skeleton]:
@@ -222,8 +222,8 @@ def _generator(request: Request, group: AbstractGroup) -> AbstractSource:
     if request.steps is None:
         argument = "steps_per_epoch" if request.what == "fit" else "steps (validation_steps for validation data)"
         raise UsageError(
-            f"{request.what}() on a generator needs {argument}: how many batches a generator has can't be known before it "
-            "ends, and it may never end."
+            f"{request.what}() on a generator needs {argument}: how many batches a generator has can't be known before "
+            "it ends, and it may never end."
         )
     return _stream(request, group, lambda: request.x)
 

@@ -140,8 +140,8 @@ class Reduction:
         odd = [m for m, value in zip(self._group.members, prints, strict=True) if value != prints[0]]
         if odd:
             raise Diverged(
-                f"{what}: the model of {', '.join(odd)} has other variables, metrics or logs than the chief's. Every worker "
-                "must build the same model: do not make it depend on the rank."
+                f"{what}: the model of {', '.join(odd)} has other variables, metrics or logs than the chief's. Every "
+                "worker must build the same model: do not make it depend on the rank."
             )
 
 

@@ -60,5 +60,6 @@ def check_agreement(members: Sequence[str], notes: Sequence[Note]) -> None:
         f"the weights of {', '.join(odd)} differ from the others' before step {notes[0].step}: "
         f"{len(prints) - len(odd)} of {len(prints)} workers agree. All workers apply the same update, so "
         "something else changed a weight there: a callback or code that runs on some workers only, a "
-        "non-deterministic operation, or faulty memory. Restart the run; if it comes back on the same machine, suspect it."
+        "non-deterministic operation, or faulty memory. Restart the run; if it comes back on the same machine, "
+        "suspect that machine."
     )
