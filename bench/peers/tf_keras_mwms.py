@@ -1,6 +1,8 @@
 """Legacy `tf_keras` under `MultiWorkerMirroredStrategy`: one process per worker, told apart by TF_CONFIG.
 
-Runs in an environment of its own (requirements-tf-keras.txt): Keras 3 does not support this strategy.
+Runs in an environment of its own (requirements-tf-keras.txt): Keras 3 does not support this strategy. Settings tried
+and kept: gradients in packs of 4 MB, which overlap with the backward pass, nearly double the MLP's speed over the
+default of one pack (1 and 2 MB are level, 8 and 17 MB slower); the ring over gRPC is level with the automatic choice.
 """
 
 from __future__ import annotations
@@ -33,9 +35,8 @@ def main() -> None:
     given = options.parse_args()
     gate = Gate(given.gate)
     ring = tf.distribute.experimental.CommunicationImplementation.RING
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(
-        communication_options=tf.distribute.experimental.CommunicationOptions(implementation=ring)
-    )
+    packs = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=4 << 20, implementation=ring)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=packs)
     workers = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
     samples = tf.data.Dataset.from_tensor_slices(data(given.model, workers))
     sharding = tf.data.Options()

@@ -27,8 +27,8 @@ class Cut:
         if self._gradients is not None:
             raise CannotDistribute(
                 f"{_train_step_of(self._model)} applies its optimizer more than once in a step. Shoal exchanges "
-                "gradients once per step, at the one place where they meet the optimizer. Sum the losses and apply once, "
-                "or train this model without `shoal run`."
+                "gradients once per step, at the one place where they meet the optimizer. Sum the losses and apply "
+                "once, or train this model without `shoal run`."
             )
         gradients = list(gradients)
         trainable = self._model.trainable_variables

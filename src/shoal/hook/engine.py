@@ -164,8 +164,8 @@ class AbstractEngine(ABC):
             if getattr(loss, "reduction", None) == "sum":
                 raise CannotDistribute(
                     f"{type(loss).__name__}(reduction='sum') adds up over the batch, so a piece's gradient can't be "
-                    "weighted by its share of the samples. Use reduction='sum_over_batch_size' and a learning rate multiplied "
-                    "by the batch size."
+                    "weighted by its share of the samples. Use reduction='sum_over_batch_size' and a learning rate "
+                    "multiplied by the batch size."
                 )
 
 

@@ -150,7 +150,8 @@ def _py_dataset(request: Request) -> AbstractSource:
     if count is None or count < 1:
         raise CannotDistribute(
             f"{request.what}(): {type(dataset).__name__} has {count} batches; expected a PyDataset with a "
-            "`__len__` of at least 1, so that batches can be asked for by number. For endless data pass a generator and `steps_per_epoch`."
+            "`__len__` of at least 1, so that batches can be asked for by number. For endless data pass "
+            "a generator and `steps_per_epoch`."
         )
 
     def load(index: int) -> tuple[Rows, Skeleton]:
