@@ -93,3 +93,9 @@ def test_an_overflow_is_data_and_no_warning() -> None:
 def test_a_negative_count_is_refused() -> None:
     with pytest.raises(UsageError, match="negative"):
         Layout(-1)
+
+
+def test_private_memory_lies_on_a_cache_line():
+    for f32 in (1, 100, 5000):
+        vector = Layout(f32, 3, 2).vector(Layout(f32, 3, 2).memory())
+        assert all(section.ctypes.data % 64 == 0 for section in vector)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from shoal.collectives.abstract import AbstractExchange, AbstractGroup, Outcome
 from shoal.collectives.layout import Array, Layout, Vector
 from shoal.collectives.plan import plan
@@ -51,7 +49,7 @@ class _AloneExchange(AbstractExchange):
     can still be read while the next is written."""
 
     def __init__(self, layout: Layout) -> None:
-        self._turns = [layout.vector(np.zeros(layout.nbytes, np.uint8).data) for _ in range(2)]
+        self._turns = [layout.vector(layout.memory()) for _ in range(2)]
 
     def slot(self, i: int) -> Vector:
         if i != 0:

@@ -72,6 +72,12 @@ class Layout:
         """Bytes of one vector, up to a whole cache line; at least one."""
         return max(LINE, round_up(self.sections[2].end, LINE))
 
+    def memory(self) -> memoryview:
+        """Zeros for one vector in this process's own memory. On a cache line: backends read it in place."""
+        room = np.zeros(self.nbytes + LINE, np.uint8)
+        start = -room.ctypes.data % LINE
+        return room[start : start + self.nbytes].data
+
     def vector(self, memory: memoryview, offset: int = 0) -> Vector:
         """The vector that starts `offset` bytes into `memory`, in place."""
         return Vector(

@@ -9,8 +9,6 @@ so that a fast worker does not write into what a slow one still reads.
 
 from __future__ import annotations
 
-import numpy as np
-
 from shoal.collectives.abstract import AbstractExchange, Outcome
 from shoal.collectives.adder import Adder
 from shoal.collectives.layout import PAGE, Layout, Vector, round_up
@@ -33,7 +31,7 @@ def open_shared(meeting: Meeting, layout: Layout, slots: int) -> AbstractExchang
         for turn in range(turns)
     ]
     if result is None:
-        total = layout.vector(np.zeros(layout.nbytes, np.uint8).data)
+        total = layout.vector(layout.memory())
         return _SmallExchange(meeting, layout, slots, buckets, vectors, total)
     return _LargeExchange(meeting, layout, slots, [*buckets, result], vectors[0], layout.vector(result.view()))
 

@@ -41,7 +41,7 @@ class _SocketExchange(AbstractExchange):
         # nothing, and the same offsets hold everywhere.
         self._memory = [[np.empty(layout.nbytes, np.uint8).data for _ in range(slots)] for _ in meeting.members]
         self._vectors = [[layout.vector(memory) for memory in memories] for memories in self._memory]
-        self._result = np.zeros(layout.nbytes, np.uint8).data
+        self._result = layout.memory()
         self._total = layout.vector(self._result)
         self._adder = Adder(layout)
         for memory in self._memory[meeting.rank]:
