@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,15 +56,15 @@ class Contestant:
         self.commands = commands
         self._samples = samples_per_step
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._folder = Path(tempfile.mkdtemp(prefix="bench-"))
         self.seconds_to_first_step = 0.0
         self._paused_since: tuple[float, float] | None = None  # wall and CPU seconds
         self._paused = [0.0, 0.0]  # wall and CPU seconds, summed over all pauses
-        self._trained = [0.0, 0.0]  # steps and CPU seconds, summed over all slices
+        self._trained = [0.0, 0.0]  # samples and CPU seconds, summed over all slices
         self._cpu_at_go = 0.0
 
     def start(self) -> None:
         """Start the processes; returns when the first step is done. Raises RuntimeError with the log's end."""
+        self._folder = Path(tempfile.mkdtemp(prefix="bench-"))
         (self._folder / "ticket").touch()
         with socket.socket(socket.AF_UNIX) as listener, (self._folder / "log").open("wb") as log:
             listener.bind(str(self._folder / "gate"))
@@ -73,8 +73,16 @@ class Contestant:
             begun = time.monotonic()
             for command in self.commands:
                 argv = [word.replace(GATE, str(self._folder)) for word in command.pinned]
-                env = {**os.environ, **command.env}
-                self._processes.append(subprocess.Popen(argv, env=env, stdout=log, stderr=subprocess.STDOUT))
+                self._processes.append(
+                    subprocess.Popen(
+                        argv,
+                        env={**os.environ, **command.env},
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,  # Linux shares out a busy core by session: one each, for all
+                    )
+                )
             connection = self._accept(listener, begun + START)
         connection.settimeout(START)
         self._line = connection.makefile("rw")
@@ -96,7 +104,7 @@ class Contestant:
         time.sleep(SETTLE)
         cpu = self._cpu_seconds()
         self._paused_since = (time.monotonic(), cpu)
-        self._trained[0] += answer["steps"] + 1  # the untimed one
+        self._trained[0] += (answer["steps"] + 1) * self._samples  # the untimed step too
         self._trained[1] += cpu - self._cpu_at_go
         return answer["steps"] * self._samples / answer["seconds"]
 
@@ -113,12 +121,12 @@ class Contestant:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def facts(self) -> Facts:
-        """The commands, the CPU cost of a step, and the share of a core used while paused (0, one hopes)."""
-        steps, busy = self._trained
+        """The commands, the CPU cost of a sample, and the share of a core used while paused (0, one hopes)."""
+        samples, busy = self._trained
         wall, idle = self._paused
         return {
             "commands": [str(command) for command in self.commands],
-            "cpu_seconds_per_step": significant(busy / steps) if steps else None,
+            "cpu_ms_per_sample": significant(1000 * busy / samples) if samples else None,
             "cpu_share_while_paused": round(idle / wall, 3) if wall else None,
         }
 
@@ -132,9 +140,12 @@ class Contestant:
         raise RuntimeError(f"{self.name}: no step within {START:.0f} s\n{self._log_end()}")
 
     def _answer(self) -> dict[str, float]:
-        line = self._line.readline()
+        try:
+            line = self._line.readline()
+        except TimeoutError:
+            raise RuntimeError(f"{self.name}: does not answer\n{self._log_end()}") from None
         if not line:
-            raise RuntimeError(f"{self.name}: ended during a slice\n{self._log_end()}")
+            raise RuntimeError(f"{self.name}: ended while it should train\n{self._log_end()}")
         answer: dict[str, float] = json.loads(line)
         return answer
 
@@ -162,14 +173,12 @@ def together(contestants: Sequence[Contestant], seconds: float) -> float:
 @contextmanager
 def running(contestants: Sequence[Contestant]) -> Iterator[None]:
     """Start them one after the other, so that none slows another's first step; stop them all in the end."""
-    try:
+    with ExitStack() as stack:
         for contestant in contestants:
+            stack.callback(contestant.stop)
             contestant.start()
             say(f"{contestant.name}: first step after {contestant.seconds_to_first_step:.1f} s")
         yield
-    finally:
-        for contestant in contestants:
-            contestant.stop()
 
 
 def restless(contestants: Sequence[Contestant]) -> list[str]:

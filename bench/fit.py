@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import statistics
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -81,10 +82,10 @@ def facts_of(job: Sequence[Contestant]) -> Facts:
 
 
 def table(models: dict[str, Facts]) -> list[list[str]]:
-    rows = [["model", "contestant", "samples/s", "ours / it", "quartiles", "CPU while paused"]]
+    rows = [["model", "contestant", "samples/s", "ours / it", "quartiles", "CPU ms/sample", "CPU while paused"]]
     for model, found in models.items():
         for name, facts in {"shoal": found["ours"], CEILING: found["limit"], **found["peers"]}.items():
-            ratio = facts.get("ratio")
+            ratio, contestants = facts.get("ratio"), facts["contestants"]
             rows.append(
                 [
                     model,
@@ -92,14 +93,15 @@ def table(models: dict[str, Facts]) -> list[list[str]]:
                     f"{facts['rate']['median']:.0f}",
                     f"{ratio['median']:.3f}" if ratio else "",
                     "{:.3f} to {:.3f}".format(*ratio["quartiles"]) if ratio else "",
-                    f"{max(c['cpu_share_while_paused'] or 0 for c in facts['contestants']):.1%}",
+                    f"{statistics.mean(c['cpu_ms_per_sample'] for c in contestants):.3g}",
+                    f"{max(c['cpu_share_while_paused'] or 0 for c in contestants):.1%}",
                 ]
             )
-        rows += [[model, name, "skipped", "", "", ""] for name in found["skipped"]]
+        rows += [[model, name, "skipped", "", "", "", ""] for name in found["skipped"]]
         check = found["same_against_itself"]
         quartiles = "{:.3f} to {:.3f}".format(*check["ratio"]["quartiles"])
-        rows.append([model, "shoal again (A/A)", "", f"{check['ratio']['median']:.3f}", quartiles, ""])
-        rows += [[model, f"VOID: {reason}", "", "", "", ""] for reason in found["void"]]
+        rows.append([model, "shoal again (A/A)", "", f"{check['ratio']['median']:.3f}", quartiles, "", ""])
+        rows += [[model, f"VOID: {reason}", "", "", "", "", ""] for reason in found["void"]]
     return rows
 
 

@@ -40,7 +40,7 @@ def steady(model: str, pairs: int, seconds: float, rng: random.Random) -> Facts:
         check = same_against_itself(base_once, again_once, pairs, rng, within=GOALS["steady"][1])
         duel = tournament(ours_once, {PLAIN: base_once}, pairs, rng, say)[PLAIN]
         contestants = [contestant.facts() for contestant in (*ours, *base)]
-    cpu_ours, cpu_base = (facts["cpu_seconds_per_step"] for facts in contestants)
+    cpu_ours, cpu_base = (facts["cpu_ms_per_sample"] for facts in contestants)
     found = verdict("steady", duel, check, work=SAMPLES_PER_WORKER)
     return {**found, "cpu_ratio": round(cpu_ours / cpu_base, 4), "contestants": contestants}
 

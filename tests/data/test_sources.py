@@ -61,10 +61,11 @@ def items(count: int, batch: int, loaded: list[int] | None = None, **settings: A
 def test_every_sample_is_taken_once_per_epoch(
     count: int, batch: int, workers: int, seed: int | None, by_item: bool
 ) -> None:
-    make = items if by_item else arrays
-    taken = [epoch(make(count, batch, seed=seed), rank, workers) for rank in range(workers)]
+    source = (items if by_item else arrays)(count, batch, seed=seed)
+    taken = [epoch(source, rank, workers) for rank in range(workers)]
     assert sorted(sample for rank in taken for step in rank for sample in step) == list(range(count))
-    alone = epoch(make(count, batch, seed=seed), 0, 1)
+    alone = epoch(source, 0, 1)
+    source.close()
     joined = [[sample for rank in taken for sample in rank[step]] for step in range(len(alone))]
     assert joined == alone  # and in the order of one machine
 
@@ -91,12 +92,28 @@ def test_shorter_epochs_go_on_where_the_last_one_stopped() -> None:
 
 def test_a_map_style_worker_loads_its_own_samples_only() -> None:
     loaded: list[int] = []
-    epoch(items(24, 12, loaded), 1, 3)
+    source = items(24, 12, loaded)
+    epoch(source, 1, 3)
+    source.close()
     assert loaded == [4, 5, 6, 7, 16, 17, 18, 19]
 
 
+def test_what_was_read_ahead_for_other_shares_is_read_again() -> None:
+    source = items(24, 12)
+    source.begin(0)
+    first = source.take(0, rows_by_rank(2), 1)
+    second = source.take(1, rows_by_rank(3), 1)
+    source.close()
+    assert first is not None
+    assert second is not None
+    assert first.rows[0].tolist() == [6, 7, 8, 9, 10, 11]
+    assert second.rows[0].tolist() == [16, 17, 18, 19]
+
+
 def test_a_dropped_last_batch_is_not_taken() -> None:
-    assert epoch(items(10, 4, drop_last=True), 0, 1) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    source = items(10, 4, drop_last=True)
+    assert epoch(source, 0, 1) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    source.close()
 
 
 def test_batches_are_loaded_ahead_and_only_those_that_are_wanted() -> None:

@@ -14,7 +14,7 @@ EXPECTED = {
     "fewer_samples_than_a_batch": r"UsageError: .*10 samples do not fill one batch of 16.*at most 10",
     "generator_without_steps": r"UsageError: .*generator needs steps_per_epoch",
     "endless_tf_dataset_without_steps": r"UsageError: .*never ends.*steps_per_epoch",
-    "arrays_of_different_lengths": r"UsageError: .*51, 52",
+    "arrays_of_different_lengths": r"UsageError: .*49, 50",
     "sparse_data": r"CannotDistribute: can't cut a scipy.*dense",
     "no_data": r"UsageError: .*no data",
     "validation_split_of_everything": r"UsageError: validation_split=1.5",

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import layers
 
-SAMPLES, CLASSES = 52, 5  # with a batch of 16 the last batch has 4 samples: smaller, and one per piece
+SAMPLES, CLASSES = 50, 5  # with a batch of 16 the last batch has 2 samples: fewer than workers or pieces
 
 
 def images() -> tuple[np.ndarray, np.ndarray]:

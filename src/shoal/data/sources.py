@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from shoal.data.order import Indices, permutation
 from shoal.data.structure import Skeleton
 from shoal.errors import CannotDistribute
 
+T = TypeVar("T")
 Rows = list[np.ndarray[Any, Any]]
 Split = Callable[[int], Sequence[range]]  # the batch's size -> the rows of each rank
 Wanted = Callable[[int], bool]
@@ -149,7 +150,7 @@ class Arrays(AbstractSource):
 
 
 class Items(AbstractSource):
-    """A map-style data set: `load(indices)` collates just the samples asked for."""
+    """A map-style data set: `load(indices)` collates just the samples asked for. It reads ahead."""
 
     def __init__(
         self,
@@ -160,6 +161,7 @@ class Items(AbstractSource):
         seed: int | None,
         drop_last: bool,
         steps: int | None = None,
+        threads: int = 1,
     ) -> None:
         self._load = load
         self._spec = spec
@@ -169,6 +171,7 @@ class Items(AbstractSource):
         whole, rest = divmod(count, batch_size)
         self._passes = _Passes(whole + (1 if rest and not drop_last else 0), steps)
         self._order: Indices = np.arange(count)
+        self._ahead: _Ahead[tuple[range, Rows]] = _Ahead(threads, "shoal-items")
 
     @property
     def steps(self) -> int:
@@ -179,21 +182,39 @@ class Items(AbstractSource):
 
     def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step) -> None:
         self._passes.begin(epoch, initial)
-        self._shuffle()
+        if self._seed is not None:
+            self._order = permutation(self._seed, self._passes.number, self._count)
+        self._ahead.begin(filter(wanted, range(self._passes.steps)))
 
     def take(self, step: int, split: Split, rank: int) -> Taken | None:
+        bounds = self._bounds(step)
+        if bounds is None:
+            return None
+        size = len(bounds)
+        mine = split(size)[rank]
+
+        def load(later: int) -> tuple[range, Rows]:
+            there = self._bounds(later)
+            held = split(len(there))[rank] if there is not None else range(0)
+            return held, self._rows(there[held.start : held.stop]) if there is not None else []
+
+        held, rows = self._ahead.take(step, load)
+        if held != mine:  # the shares have changed since it was read ahead
+            rows = self._rows(bounds[mine.start : mine.stop])
+        return Taken(size, mine.start, rows)
+
+    def close(self) -> None:
+        self._ahead.close()
+
+    def _bounds(self, step: int) -> range | None:
+        """The places in the epoch's order that a step takes."""
         batch = self._passes.batch(step)
         if batch is None:
             return None
-        low = batch * self._batch_size
-        high = min(low + self._batch_size, self._count)
-        mine = split(high - low)[rank]
-        chosen = self._order[low + mine.start : low + mine.stop].tolist()
-        return Taken(high - low, mine.start, self._load(chosen) if chosen else empty_rows(self._spec))
+        return range(batch * self._batch_size, min((batch + 1) * self._batch_size, self._count))
 
-    def _shuffle(self) -> None:
-        if self._seed is not None:
-            self._order = permutation(self._seed, self._passes.number, self._count)
+    def _rows(self, places: range) -> Rows:
+        return self._load(self._order[places.start : places.stop].tolist()) if places else empty_rows(self._spec)
 
 
 class Batches(AbstractSource):
@@ -209,7 +230,6 @@ class Batches(AbstractSource):
         on_epoch_begin: Callable[[], object] = lambda: None,
         on_epoch_end: Callable[[], object] = lambda: None,
         threads: int = 1,
-        ahead: int = 2,
     ) -> None:
         self._load = load
         self._spec = spec
@@ -219,10 +239,7 @@ class Batches(AbstractSource):
         self._on_epoch_end = on_epoch_end
         self._passes = _Passes(count, steps)
         self._order: Indices = np.arange(count)
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="shoal-batches")
-        self._ahead = max(ahead, threads)
-        self._loading: deque[tuple[int, Future[Rows]]] = deque()
-        self._wanted: Wanted = every_step
+        self._ahead: _Ahead[Rows] = _Ahead(threads, "shoal-batches")
 
     @property
     def steps(self) -> int:
@@ -233,16 +250,16 @@ class Batches(AbstractSource):
 
     def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step) -> None:
         self._passes.begin(epoch, initial)
-        self._shuffle()
-        self._loading.clear()
-        self._wanted = wanted
+        if self._seed is not None:
+            self._order = permutation(self._seed, self._passes.number, self._count)
         self._on_epoch_begin()
+        there = (step for step in range(self._passes.steps) if self._passes.batch(step) is not None)
+        self._ahead.begin(filter(wanted, there))
 
     def take(self, step: int, split: Split, rank: int) -> Taken | None:
         if self._passes.batch(step) is None:
             return None
-        self._load_ahead(step)
-        rows = self._loading.popleft()[1].result()
+        rows = self._ahead.take(step, lambda later: self._load(int(self._order[self._passes.batch(later) or 0])))
         size = len(rows[0])
         mine = split(size)[rank]
         return Taken(size, mine.start, [row[mine.start : mine.stop] for row in rows])
@@ -251,19 +268,7 @@ class Batches(AbstractSource):
         self._on_epoch_end()
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _load_ahead(self, step: int) -> None:
-        following = self._loading[-1][0] + 1 if self._loading else step
-        for later in filter(self._wanted, range(following, self._passes.steps)):
-            batch = self._passes.batch(later)
-            if batch is None or len(self._loading) >= self._ahead:
-                break
-            self._loading.append((later, self._pool.submit(self._load, int(self._order[batch]))))
-
-    def _shuffle(self) -> None:
-        if self._seed is not None:
-            self._order = permutation(self._seed, self._passes.number, self._count)
+        self._ahead.close()
 
 
 class Stream(AbstractSource):
@@ -358,6 +363,31 @@ class Stream(AbstractSource):
     def _following(self) -> Rows | None:
         assert self._iterator is not None
         return next(self._iterator, None)
+
+
+class _Ahead(Generic[T]):
+    """Loads the next steps in the background while one computes."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._depth = threads + 1
+        self._steps: Iterator[int] = iter(())
+        self._loading: deque[tuple[int, Future[T]]] = deque()
+
+    def begin(self, steps: Iterable[int]) -> None:
+        """These steps will be asked for, in this order."""
+        self._steps = iter(steps)
+        self._loading.clear()
+
+    def take(self, step: int, load: Callable[[int], T]) -> T:
+        while len(self._loading) < self._depth and (later := next(self._steps, None)) is not None:
+            self._loading.append((later, self._pool.submit(load, later)))
+        expected, future = self._loading.popleft()
+        assert expected == step, f"step {step} was asked for, {expected} comes next"
+        return future.result()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 class _Passes:

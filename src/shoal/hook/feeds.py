@@ -6,7 +6,6 @@ Only here is it known that there are pandas frames, tensors, PyDatasets, tf.data
 from __future__ import annotations
 
 import types
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -166,7 +165,6 @@ def _py_dataset(request: Request) -> AbstractSource:
         dataset.on_epoch_begin if hasattr(dataset, "on_epoch_begin") else lambda: None,
         dataset.on_epoch_end,
         max(1, dataset.workers),
-        dataset.max_queue_size if dataset.workers > 1 else 2,
     )
 
 
@@ -203,6 +201,7 @@ def _torch_loader(request: Request, group: AbstractGroup) -> AbstractSource:
         request.seed if isinstance(sampler, RandomSampler) else None,
         loader.drop_last,
         request.steps,
+        max(1, loader.num_workers),
     )
 
 
@@ -232,8 +231,6 @@ def _generator(request: Request, group: AbstractGroup) -> AbstractSource:
 def _stream(
     request: Request, group: AbstractGroup, restart: Callable[[], Iterator[Any]], known: int | None = None
 ) -> AbstractSource:
-    if request.shuffle is True and request.what == "fit" and group.rank == 0:
-        warnings.warn("shuffle=True has no effect on a stream of batches: shuffle it where it is made.", stacklevel=2)
     kept: list[Any] = []  # the first batch, which was read to learn what batches look like
 
     def first() -> tuple[Rows, Skeleton] | None:

@@ -100,9 +100,9 @@ class JaxEngine(AbstractEngine):
         return [np.asarray(value) for value in metrics], logs
 
     def results(self, metrics: Sequence[Array]) -> Logs:
-        values = [jnp.asarray(value) for value in metrics]
+        logs: Logs
+        logs, values = self._results(list(metrics))
         _set(self.variables.metrics, values)
-        logs: Logs = self._results(values)
         return logs
 
     def _step_inputs(self, batch: Any, piece: int, weight: float) -> tuple[Any, ...]:
@@ -141,7 +141,7 @@ class JaxEngine(AbstractEngine):
         return [given[id(v)] for v in self.model.non_trainable_variables]
 
     def _metric_names(self, metrics: Any) -> set[str]:
-        return set(jax.eval_shape(self._metric_results, metrics))
+        return set(jax.eval_shape(self._metric_results, metrics)[0])
 
     def _apply(self, trainable: Any, optimizer: Any, totals: Any) -> tuple[Any, Any, Any]:
         """Traced: the optimizer on the exchanged gradients, and the exchanged states in their own types."""
@@ -163,10 +163,12 @@ class JaxEngine(AbstractEngine):
         logs, state = self.model.test_step((trainable, non_trainable, metrics), batch)
         return [new - old for new, old in zip(state[-1], metrics, strict=True)], logs
 
-    def _metric_results(self, metrics: Any) -> Any:
-        mapping = list(zip(self.variables.metrics, metrics, strict=True))
+    def _metric_results(self, metrics: Any) -> tuple[Any, Any]:
+        """Traced: results, and the values themselves as JAX arrays: cheaper here than one by one."""
+        values = [jnp.asarray(value) for value in metrics]
+        mapping = list(zip(self.variables.metrics, values, strict=True))
         with keras.StatelessScope(state_mapping=mapping):
-            return self.model.get_metrics_result()
+            return self.model.get_metrics_result(), values
 
     def _borrow(self, views: Sequence[Array]) -> list[jax.Array]:
         """Arrays that lie where the views lie. Making one takes longer than reading most, so they are kept.

@@ -34,6 +34,8 @@ def install(run: Run) -> None:
     _replace(model_class, "train_on_batch", lambda original: _train_on_batch(run, original))
     for name in ("save", "save_weights", "export"):
         _replace(model_class, name, lambda original, name=name: _save(run, original, name))  # type: ignore[misc]
+    for module in (keras.saving, keras.models):
+        module.save_model = _save(run, module.save_model, "save_model")
 
 
 def _replace(cls: Any, name: str, make: Callable[[Any], Any]) -> None:
