@@ -48,23 +48,29 @@ def steady(model: str, pairs: int, seconds: float, rng: random.Random) -> Facts:
 def start(model: str, state: str, pairs: int, rng: random.Random) -> Facts:
     """Seconds from the start of the process to the end of the first step; `state` is cold or warm."""
     what = f"{state} start"
-    with tempfile.TemporaryDirectory(prefix="bench-cache-") as cache:
+
+    def our_job(cache: str) -> Job:
+        return shoal(model, "jax", env={"XDG_CACHE_HOME": cache})
+
+    def plain_job(cache: str) -> Job:
+        told = {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        return plain(model, "jax", env=told if state == "warm" else {})
+
+    with tempfile.TemporaryDirectory(prefix="bench-cache-") as kept:
 
         def ours() -> float:
             if state == "cold":
-                shutil.rmtree(f"{cache}/ours", ignore_errors=True)
-            return first_step(shoal(model, "jax", env={"XDG_CACHE_HOME": f"{cache}/ours"}))
+                shutil.rmtree(f"{kept}/ours", ignore_errors=True)
+            return first_step(our_job(f"{kept}/ours"))
 
         def base() -> float:
-            keep_all = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-            told = {"JAX_COMPILATION_CACHE_DIR": f"{cache}/plain", **keep_all} if state == "warm" else {}
-            return first_step(plain(model, "jax", env=told))
+            return first_step(plain_job(f"{kept}/plain"))
 
         for warm_up in (ours, base):  # brings files into the page cache and fills the warm start's caches
             warm_up()
         check = same_against_itself(base, base, pairs, rng, within=GOALS[what][1])
         duel = tournament(ours, {PLAIN: base}, pairs, rng, say)[PLAIN]
-    commands = [str(job[0].commands[0]) for job in (shoal(model, "jax"), plain(model, "jax"))]
+    commands = [str(job[0].commands[0]) for job in (our_job("CACHE"), plain_job("CACHE"))]
     return {**verdict(what, duel, check, work=1), "commands": commands}
 
 

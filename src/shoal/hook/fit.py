@@ -173,23 +173,18 @@ class Training:
         logs: Logs = {}
         step = 0
         while steps is None or step < steps:
-            first = step
+            first, last = step, step + model.steps_per_execution
+            last = last if steps is None else min(last, steps)
             self._callbacks.on_train_batch_begin(first)
-            for _ in range(
-                model.steps_per_execution if steps is None else min(model.steps_per_execution, steps - step)
-            ):
-                taken = self._take(step)
-                done = None if taken is None else self._train(epoch, step, taken)
-                if done is None:
-                    break
+            while step < last and (done := self._train(epoch, step)) is not None:
                 logs = done
                 step += 1
             if step > first:
                 self._callbacks.on_train_batch_end(step - 1, logs)
-            if step < first + 1 or (steps is not None and step < min(first + model.steps_per_execution, steps)):
+            if step < last:  # the data ran out, or another worker stopped
                 self._warn_if_short(step, steps)
                 break
-            if model.stop_training and (steps is None or step < steps):
+            if model.stop_training and step != steps:
                 self._tell_stop(epoch, step)
                 break
         return logs
@@ -198,9 +193,12 @@ class Training:
         self._run.say("waiting for data", self._step)
         return self._source.take(step, self._reduction.rows, self._group.rank)
 
-    def _train(self, epoch: int, step: int, taken: Taken) -> Logs | None:
-        """One step; None when a worker stopped before it, so that it does not count."""
+    def _train(self, epoch: int, step: int) -> Logs | None:
+        """One step; None when there is no data for it, or a worker stopped before it so that it does not count."""
         engine = self._engine
+        taken = self._take(step)
+        if taken is None:
+            return None
         started = time.perf_counter()
 
         def compute(piece: int, low: int, high: int) -> Sequence[Array]:
