@@ -11,7 +11,7 @@ import pytest
 
 from shoal.collectives import shared
 from shoal.collectives.group import AbstractExchange, AbstractGroup, Alone, PeerGroup
-from shoal.collectives.layout import Array, Layout
+from shoal.collectives.layout import Array, Layout, Loan
 from shoal.collectives.tree import Node, cover, shares, split
 from shoal.errors import Diverged, UsageError
 
@@ -68,6 +68,32 @@ def test_the_total_is_the_same_bits_for_any_number_of_workers_and_any_shares(
         return totals
 
     for size in (1, 2, 3, 5):
+        assert run_group(size, transport, tmp_path, train) == [expected] * size
+
+
+@each_transport
+@pytest.mark.parametrize("layout", [SMALL, LARGE], ids=["small", "large"])
+def test_what_is_lent_counts_as_if_it_were_written(transport: str, layout: Layout, tmp_path: Path) -> None:
+    """Loans of odd sizes, with gaps that are written, across the borders of everyone's slices."""
+    edges = [0, layout.f32 // 7, layout.f32 // 2 + 3, layout.f32 - 5]
+
+    def train(group: AbstractGroup) -> list[bytes]:
+        held = shares(group.size, (1.0,) * group.size)
+        exchange = group.open(layout, 1)
+        totals = []
+        for step in range(3):
+            mine = gradient(step, group.rank, layout.f32)
+            exchange.slot(0).f32[:] = np.nan if group.size > 1 else mine
+            exchange.slot(0).f32[edges[1] : edges[2]] = mine[edges[1] : edges[2]]
+            exchange.slot(0).f32[edges[3] :] = mine[edges[3] :]
+            lent = [mine[edges[0] : edges[1]].copy(), mine[edges[2] : edges[3]].copy()]
+            exchange.lend([Loan(0, edges[2], lent[1]), Loan(0, edges[0], lent[0])])
+            totals.append(exchange.reduce(f"step {step}", group.size, held, b"").total.f32.tobytes())
+        exchange.close()
+        return totals
+
+    for size in (1, 2, 3):
+        expected = [node_sum(step, Node(0, size), layout.f32).tobytes() for step in range(3)]
         assert run_group(size, transport, tmp_path, train) == [expected] * size
 
 

@@ -27,6 +27,13 @@ def dense() -> keras.Model:
     )
 
 
+def wide() -> keras.Model:
+    """Large enough for the exchange of large vectors."""
+    return keras.Sequential(
+        [layers.Input((8, 8, 1)), layers.Flatten(), layers.Dense(2000, activation="tanh"), layers.Dense(CLASSES)]
+    )
+
+
 def convolution() -> keras.Model:
     return keras.Sequential(
         [

@@ -22,6 +22,7 @@ OPTIMIZERS = {
 }
 CASES = [
     (models.dense, models.images, "momentum"),
+    (models.wide, models.images, "clipped"),
     (models.convolution, models.images, "adam"),
     (models.dropout_and_batchnorm, models.images, "clipped"),
     (models.embedding_and_lstm, models.sentences, "adam"),

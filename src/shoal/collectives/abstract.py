@@ -11,7 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from shoal.collectives.layout import Array, Layout, Vector
+import numpy as np
+
+from shoal.collectives.layout import Array, Layout, Loan, Vector
 
 
 class Outcome(NamedTuple):
@@ -32,6 +34,13 @@ class AbstractExchange(ABC):
         """
 
     @abstractmethod
+    def lend(self, loans: Sequence[Loan]) -> None:
+        """Instead of writing these elements to slot 0: only what peers will read of them is copied.
+
+        The arrays must stay as they are until the next `reduce` returns.
+        """
+
+    @abstractmethod
     def reduce(self, what: str, pieces: int, shares: tuple[range, ...], note: bytes) -> Outcome:
         """The sum of all pieces along their tree. `shares[r]` are the pieces that rank r holds.
 
@@ -41,6 +50,12 @@ class AbstractExchange(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give the memory back. Arrays that were handed out stay readable."""
+
+
+def copy_loans(slot: Vector, loans: Sequence[Loan]) -> None:
+    """For exchanges in which everything has to lie in the slot."""
+    for loan in loans:
+        np.copyto(slot[loan.section][loan.lo : loan.hi], loan.array)
 
 
 class AbstractGroup(ABC):

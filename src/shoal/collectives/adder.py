@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from shoal.collectives.layout import Array, Layout, Run, Vector
+from shoal.collectives.layout import Array, Layout, Loan, Run, Vector
 from shoal.collectives.tree import Add, registers
 
 CHUNK_BYTES = 512 << 10  # measured: smaller ones cost calls, larger ones leave the second-level cache
@@ -20,36 +20,43 @@ class Adder:
         self._whole = tuple(layout.runs(range(layout.nbytes)))
         self._scratch: list[list[Array]] = []  # per register, one chunk per section
 
-    def add(self, program: Sequence[Add], inputs: Sequence[Vector], result: Vector, part: range | None = None) -> None:
+    def add(
+        self,
+        program: Sequence[Add],
+        inputs: Sequence[Vector],
+        result: Vector,
+        part: range | None = None,
+        lender: int = 0,
+        loans: Sequence[Loan] = (),
+    ) -> None:
         """result = the root of `inputs` under `program`; only the bytes `part` of the vector, if given.
 
-        Inputs are only read; no memory outside the part is touched. The bits don't depend on the part or the
-        chunks: each element's additions are the program's, in its order.
+        Where there are `loans`, they stand for the elements of input number `lender`. Inputs are only read; no memory
+        outside the part is touched. The bits don't depend on the part, the loans or the chunks: each element's
+        additions are the program's, in its order.
         """
         runs = self._whole if part is None else tuple(self._layout.runs(part))
         with np.errstate(all="ignore"):  # an overflow is data here: it must reach everybody's optimizer
             for run in runs:
-                if len(program) < 2:
-                    self._pass_once(program, inputs, result, run)
-                else:
-                    self._pass_in_chunks(program, inputs, result, run)
+                for (section, lo, hi), lent in _spans(run, loans):
+                    arrays = [vector[section][lo:hi] for vector in inputs]
+                    if lent is not None:
+                        arrays[lender] = lent
+                    self._add(program, arrays, result[section][lo:hi], section)
 
-    def _pass_once(self, program: Sequence[Add], inputs: Sequence[Vector], result: Vector, run: Run) -> None:
-        section, lo, hi = run
-        out = result[section][lo:hi]
-        if program:
-            np.add(inputs[program[0].left][section][lo:hi], inputs[program[0].right][section][lo:hi], out=out)
+    def _add(self, program: Sequence[Add], arrays: list[Array], out: Array, section: int) -> None:
+        if not program:
+            np.copyto(out, arrays[0])
+        elif len(program) == 1:
+            np.add(arrays[program[0].left], arrays[program[0].right], out=out)
         else:
-            np.copyto(out, inputs[0][section][lo:hi])
+            self._add_in_chunks(program, arrays, out, section)
 
-    def _pass_in_chunks(self, program: Sequence[Add], inputs: Sequence[Vector], result: Vector, run: Run) -> None:
-        section, lo, hi = run
-        arrays = [vector[section] for vector in inputs]
-        out = result[section]
+    def _add_in_chunks(self, program: Sequence[Add], arrays: list[Array], out: Array, section: int) -> None:
         step = CHUNK_BYTES // out.itemsize
         self._make_scratch(registers(program))
-        for start in range(lo, hi, step):
-            stop = min(start + step, hi)
+        for start in range(0, out.size, step):
+            stop = min(start + step, out.size)
             # Negative operands index from the end: ~0, the result, is the last; ~1 the one before it.
             chunks = [array[start:stop] for array in arrays]
             chunks += [scratch[section][: stop - start] for scratch in reversed(self._scratch)]
@@ -65,3 +72,18 @@ class Adder:
                     for section in self._layout.sections
                 ]
             )
+
+
+def _spans(run: Run, loans: Sequence[Loan]) -> Iterator[tuple[Run, Array | None]]:
+    """The run, cut where a loan begins or ends; with each span what is lent for it."""
+    section, at, end = run
+    for loan in sorted((loan for loan in loans if loan.section == section), key=lambda loan: loan.lo):
+        lo, hi = max(at, loan.lo), min(end, loan.hi)
+        if lo >= hi:
+            continue
+        if at < lo:
+            yield Run(section, at, lo), None
+        yield Run(section, lo, hi), loan.array[lo - loan.lo : hi - loan.lo]
+        at = hi
+    if at < end:
+        yield Run(section, at, end), None

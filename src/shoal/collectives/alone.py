@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shoal.collectives.abstract import AbstractExchange, AbstractGroup, Outcome
-from shoal.collectives.layout import Array, Layout, Vector
+from shoal.collectives.abstract import AbstractExchange, AbstractGroup, Outcome, copy_loans
+from shoal.collectives.layout import Array, Layout, Loan, Vector
 from shoal.collectives.plan import plan
 
 
@@ -55,6 +55,9 @@ class _AloneExchange(AbstractExchange):
         if i != 0:
             raise IndexError(f"a worker alone has one partial sum, number 0, not {i}")
         return self._turns[0]
+
+    def lend(self, loans: Sequence[Loan]) -> None:
+        copy_loans(self.slot(0), loans)
 
     def reduce(self, what: str, pieces: int, shares: tuple[range, ...], note: bytes) -> Outcome:
         plan(pieces, shares, 1)  # checks that it holds all pieces

@@ -48,6 +48,18 @@ class Run(NamedTuple):
     hi: int
 
 
+class Loan(NamedTuple):
+    """A worker's own array that stands for elements `lo` to `hi` of a section, so that it need not be copied."""
+
+    section: int
+    lo: int
+    array: Array  # flat, of the section's type
+
+    @property
+    def hi(self) -> int:
+        return self.lo + self.array.size
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Element counts of the three sections of one exchange's vector."""

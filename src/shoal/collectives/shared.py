@@ -9,9 +9,13 @@ so that a fast worker does not write into what a slow one still reads.
 
 from __future__ import annotations
 
-from shoal.collectives.abstract import AbstractExchange, Outcome
+from collections.abc import Sequence
+
+import numpy as np
+
+from shoal.collectives.abstract import AbstractExchange, Outcome, copy_loans
 from shoal.collectives.adder import Adder
-from shoal.collectives.layout import PAGE, Layout, Vector, round_up
+from shoal.collectives.layout import PAGE, Layout, Loan, Vector, round_up
 from shoal.collectives.meeting import Meeting
 from shoal.collectives.plan import plan
 from shoal.collectives.protocol import Work
@@ -81,18 +85,34 @@ class _LargeExchange(AbstractExchange):
         self._adder = Adder(layout)
         # Page aligned: no two workers ever write to the same page, let alone the same cache line.
         self._part = layout.slices(len(meeting.members), PAGE)[meeting.rank]
+        self._own = {run.section: run for run in layout.runs(self._part)}
+        self._lent: list[Loan] = []
 
     def slot(self, i: int) -> Vector:
         return self._vectors[self._meeting.rank][i]
+
+    def lend(self, loans: Sequence[Loan]) -> None:
+        """Peers read all but this worker's own slice, which it adds up from where it lies."""
+        slot = self.slot(0)
+        for loan in loans:
+            section, lo, hi = self._own.get(loan.section, (loan.section, loan.hi, loan.hi))
+            for start, stop in ((loan.lo, min(lo, loan.hi)), (max(hi, loan.lo), loan.hi)):
+                if start < stop:
+                    np.copyto(slot[section][start:stop], loan.array[start - loan.lo : stop - loan.lo])
+            if max(lo, loan.lo) < min(hi, loan.hi):
+                self._lent.append(loan)
 
     def reduce(self, what: str, pieces: int, shares: tuple[range, ...], note: bytes) -> Outcome:
         steps = plan(pieces, shares, self._slots)
         inputs = [self._vectors[rank][slot] for rank, slot in steps.inputs]
 
+        mine = steps.inputs.index((self._meeting.rank, 0)) if self._lent else 0
+
         def add_slice() -> None:
-            self._adder.add(steps.program, inputs, self._total, self._part)
+            self._adder.add(steps.program, inputs, self._total, self._part, mine, self._lent)
 
         notes = self._meeting.hold(what, note, Work(self._number, pieces, shares), add_slice)
+        self._lent = []
         return Outcome(self._total, notes)
 
     def close(self) -> None:
@@ -121,6 +141,9 @@ class _SmallExchange(AbstractExchange):
 
     def slot(self, i: int) -> Vector:
         return self._turns[0][self._meeting.rank][i]
+
+    def lend(self, loans: Sequence[Loan]) -> None:
+        copy_loans(self.slot(0), loans)
 
     def reduce(self, what: str, pieces: int, shares: tuple[range, ...], note: bytes) -> Outcome:
         steps = plan(pieces, shares, self._slots)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shoal.collectives.abstract import AbstractExchange, Outcome
+from shoal.collectives.abstract import AbstractExchange, Outcome, copy_loans
 from shoal.collectives.adder import Adder
-from shoal.collectives.layout import LINE, Layout, Vector
+from shoal.collectives.layout import LINE, Layout, Loan, Vector
 from shoal.collectives.meeting import Meeting
 from shoal.collectives.messages import Published, Reduced
 from shoal.collectives.plan import plan
@@ -49,6 +49,9 @@ class _SocketExchange(AbstractExchange):
 
     def slot(self, i: int) -> Vector:
         return self._vectors[self._meeting.rank][i]
+
+    def lend(self, loans: Sequence[Loan]) -> None:
+        copy_loans(self.slot(0), loans)
 
     def reduce(self, what: str, pieces: int, shares: tuple[range, ...], note: bytes) -> Outcome:
         steps = plan(pieces, shares, self._slots)

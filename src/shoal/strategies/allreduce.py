@@ -114,8 +114,13 @@ class Reduction:
     ) -> Exchanged:
         """Sums the weighted arrays of `pieces` pieces; this worker computes its share of them."""
         held = self._shares(pieces)
-        for slot, node in enumerate(cover(pieces, held[self._group.rank])):
-            self._sums.fill(self._exchange.slot(slot), node, weighted)
+        mine = held[self._group.rank]
+        if len(mine) == 1:
+            loans = self._sums.lend(self._exchange.slot(0), mine.start, *weighted(mine.start))
+            self._exchange.lend(loans)
+        else:
+            for slot, node in enumerate(cover(pieces, mine)):
+                self._sums.fill(self._exchange.slot(slot), node, weighted)
         return self._reduce(what, pieces, held, note())
 
     def abstain(self, what: str, size: int, note: Note) -> Exchanged:

@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from shoal.collectives.layout import Vector
+from shoal.collectives.layout import Loan, Vector
 from shoal.collectives.tree import Node, split
 from shoal.strategies.schema import Array, Combine, Schema
 
 CHUNK = 1 << 16  # elements: a weighted chunk stays in the cache until it is added
+
+LENT = 1 << 14  # elements: what is smaller is copied sooner than lent
 
 
 class PartialSums:
@@ -24,6 +26,17 @@ class PartialSums:
         self._schema = schema
         self._spare: list[list[Array]] = []  # one set of buffers per depth, for right children of several pieces
         self._chunk = {dtype: np.empty(CHUNK, dtype) for dtype in ("float32", "float64", "int64")}
+
+    def lend(self, slot: Vector, piece: int, arrays: Sequence[Array], weight: float) -> list[Loan]:
+        """For a worker with a single piece: writes what is small or must be changed, and lends the rest as it is."""
+        loans = []
+        places = zip(self._schema.places, self._weighted(self._schema.views(slot), piece, arrays, weight), strict=True)
+        for (section, start, _), (place, array, factor) in places:
+            if factor == 1.0 and array.dtype == place.dtype and array.size >= LENT:
+                loans.append(Loan(Vector._fields.index(section), start, array))
+            else:
+                _write(place, array, factor)
+        return loans
 
     def fill(self, slot: Vector, node: Node, piece: Callable[[int], tuple[Sequence[Array], float]]) -> None:
         """Writes the sum of a node into a slot. `piece(p)` computes piece p: its arrays and its weight."""
@@ -53,10 +66,7 @@ class PartialSums:
 
     def _write(self, into: list[Array], piece: int, arrays: Sequence[Array], weight: float) -> None:
         for place, array, factor in self._weighted(into, piece, arrays, weight):
-            if factor == 1.0:
-                np.copyto(place, array, casting="unsafe")
-            else:
-                np.multiply(array, place.dtype.type(factor), out=place, casting="unsafe")
+            _write(place, array, factor)
 
     def _add(self, into: list[Array], piece: int, arrays: Sequence[Array], weight: float) -> None:
         for place, array, factor in self._weighted(into, piece, arrays, weight):
@@ -95,3 +105,10 @@ class PartialSums:
                 )
             )
         return self._spare[depth]
+
+
+def _write(place: Array, array: Array, factor: float) -> None:
+    if factor == 1.0:
+        np.copyto(place, array, casting="unsafe")
+    else:
+        np.multiply(array, place.dtype.type(factor), out=place, casting="unsafe")
