@@ -14,6 +14,8 @@ BACKENDS: tuple[str, ...] = ("jax", "tensorflow", "torch")
 STRATEGIES: tuple[str, ...] = ("allreduce",)
 TRANSPORTS: tuple[str, ...] = ("shm", "tcp")
 
+CHECK_EVERY = 100
+
 
 class Deadlines(msgspec.Struct, frozen=True):
     """How long each kind of wait may last, in seconds."""
@@ -39,9 +41,10 @@ class RunConfig(msgspec.Struct, frozen=True):
     transport: Transport = "shm"
     address: str | None = None  # where the coordinator listens; None: a unix socket in the run's folder
     deadlines: Deadlines = Deadlines()
+    seed: int = 0  # of the random numbers that a script draws without a seed: the same on all workers
     verbose: bool = False
     logs: str = ""  # folder of the per-worker logs
-    check_every: int = 100  # steps between two comparisons of the workers' weights
+    check_every: int = CHECK_EVERY  # steps between two comparisons of the workers' weights
 
     def save(self, folder: Path) -> None:
         (folder / "run.json").write_bytes(msgspec.json.encode(self))

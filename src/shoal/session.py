@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import warnings
 from pathlib import Path
 
 from shoal import hook
@@ -16,7 +17,8 @@ from shoal.cluster.identity import Identity
 from shoal.cluster.member import Seat
 from shoal.cluster.view import Member
 from shoal.collectives.group import AbstractGroup, Alone, form
-from shoal.config import RunConfig
+from shoal.config import CHECK_EVERY, RunConfig
+from shoal.errors import PeerTimeout
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 from shoal.wire.slate import Slate
@@ -63,7 +65,7 @@ class Session:
     @property
     def check_every(self) -> int:
         """Steps between two comparisons of the workers' weights."""
-        return self._config.check_every if self._config is not None else RunConfig.__struct_defaults__[-1]
+        return self._config.check_every if self._config is not None else CHECK_EVERY
 
     def group(self) -> AbstractGroup:
         """All workers of the run, connected. Formed when it is first asked for, which all workers do."""
@@ -76,23 +78,46 @@ class Session:
         self._doing = doing
         self._step = self._step if step is None else step
         if self.seat is not None:
-            self.seat.say(self._step, doing, exchanging=doing.startswith("exchanging"))
+            self.seat.say(self._step, doing)
 
     def count(self, samples: int) -> None:
         """Samples that a committed step has trained on."""
         if self.seat is not None:
             self.seat.say(self._step, self._doing, samples)
 
-    def announce(self, what: str) -> None:
-        """Tells the other workers that the chief has done something they may wait for."""
+    def announce(self, what: str, path: str) -> None:
+        """Tells the other workers that the chief has written a file they may wait for."""
         if self.seat is not None:
-            self.seat.post(self._numbered(what), b"")
+            self.seat.post(self._numbered(f"{what} {path}"), b"")
+            self.seat.post(self._numbered(what), path.encode())
 
-    def wait_for_chief(self, what: str) -> None:
-        """Waits until the chief has announced this as often as it was waited for."""
-        if self.seat is not None and self._config is not None:
-            self.say(f"waiting for the chief to {what}")
-            self.seat.wait_post(self._numbered(what), Deadline.after(self._config.deadlines.stall))
+    def wait_for_chief(self, what: str, path: str) -> None:
+        """Waits until the chief has written a file, as often as it was waited for.
+
+        A path that differs from worker to worker (a time, a temporary folder) never comes from the chief: after the
+        silence deadline, its having written something of this kind as often is enough.
+        """
+        if self.seat is None or self._config is None:
+            return
+        self.say(f"waiting for the chief to {what} {path}")
+        deadlines, same, alike = self._config.deadlines, self._numbered(f"{what} {path}"), self._numbered(what)
+        try:
+            self.seat.wait_post(same, Deadline.after(deadlines.silence))
+        except PeerTimeout:
+            self._wait_for_another(what, path, same, alike, Deadline.after(deadlines.stall))
+        finally:
+            self.say("running the script")
+
+    def _wait_for_another(self, what: str, path: str, same: str, alike: str, deadline: Deadline) -> None:
+        chief = self.seat.view.chief.id if self.seat is not None else ""
+        try:
+            assert self.seat is not None
+            if self.seat.wait_any_post((same, alike), deadline) == alike:
+                written = self.seat.wait_post(alike, deadline).decode()
+                warnings.warn(f"{what}: this worker was asked for {path}, the chief wrote {written}", stacklevel=2)
+        except PeerTimeout as error:
+            text = f"{chief} did not {what} {path}, for which {self._me} waits: every worker must make the same calls"
+            raise PeerTimeout((chief,), text) from error
 
     def close(self, ok: bool) -> None:
         """Leaves the run. After a good end it waits for the others: their last exchange may still need this worker."""
@@ -117,7 +142,13 @@ class Session:
             self._config.transport,
             self._config.deadlines,
             self.seat.wakeup,
+            self._wait,
         )
+
+    def _wait(self, waiting: bool) -> None:
+        """Whether this worker is in an exchange, where it can't go on unless all come."""
+        assert self.seat is not None
+        self.seat.say(self._step, self._doing, exchanging=waiting)
 
     def _numbered(self, what: str) -> str:
         self._announced[what] = self._announced.get(what, 0) + 1

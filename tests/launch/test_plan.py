@@ -71,7 +71,7 @@ def test_threads_reach_every_library(script, environ):
         assert worker.environment[name] == "1"
     assert worker.environment["KERAS_BACKEND"] == "tensorflow"
     assert worker.environment["PATH"] == "/bin"
-    assert "JAX_COMPILATION_CACHE_DIR" not in worker.environment
+    assert "-1t-" in worker.environment["JAX_COMPILATION_CACHE_DIR"]  # a script may choose JAX itself
 
 
 def test_compiled_programs_are_kept_apart_by_what_changes_them(script, environ):

@@ -170,7 +170,8 @@ def _missed(troubles: Mapping[str, Trouble], finished: tuple[str, ...]) -> End:
     blames = trouble.failed.blames
     names = (f"{id} (its script had finished)" if id in finished else id for id in blames)
     reason = f"{', '.join(names)} did not come to {by} {trouble.where}: {trouble.headline()}"
-    return End(ok=False, code=1, reason=reason, culprits=blames, traceback=trouble.failed.traceback)
+    # Without a traceback: the one there is shows where the waiting worker stood, not what the missing one did.
+    return End(ok=False, code=1, reason=reason, culprits=blames)
 
 
 def _blames(trouble: Trouble) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from shoal.clock import Deadline
@@ -32,11 +32,14 @@ def form(
     transport: Literal["shm", "tcp"],
     deadlines: Deadlines,
     wakeup: Wakeup,
+    on_wait: Callable[[bool], None] = lambda waiting: None,
 ) -> AbstractGroup:
     """Connect the workers of a view, each to each. Collective; returns when all are connected.
 
     Each connects to those of lower rank and accepts those of higher rank. Someone of another view is refused
-    with the reason. PeerTimeout names those that did not come within `deadlines.connect`.
+    with the reason. PeerTimeout names those that did not come within `deadlines.stall`: a group is formed when
+    the scripts first train, and one may have loaded its data long before another. `on_wait` is told when this
+    member comes to an exchange, where it can't go on unless all come, and when it leaves it.
     """
     workers = view.workers
     if len(workers) == 1:
@@ -44,7 +47,7 @@ def form(
     if transport == "shm":
         _check_unix(workers)
     rank = view.rank(me)
-    deadline = Deadline.after(deadlines.connect)
+    deadline = Deadline.after(deadlines.stall)
     connections: dict[str, Connection] = {}
     try:
         for peer in workers[:rank]:
@@ -59,14 +62,15 @@ def form(
         missing = tuple(w.id for w in workers if w.id != me and w.id not in connections)
         raise PeerTimeout(
             missing,
-            f"view {view.number}: {', '.join(missing)} did not connect to {me} within {deadlines.connect:.1f} s"
+            f"view {view.number}: {', '.join(missing)} did not connect to {me} within {deadlines.stall:.1f} s"
             f"; {len(workers) - len(missing)} of {len(workers)} came",
         ) from error
     except BaseException:
         _close_all(connections)
         raise
     members = tuple(worker.id for worker in workers)
-    return PeerGroup(Meeting(view.number, members, me, connections, deadlines.stall, wakeup), OPENERS[transport])
+    meeting = Meeting(view.number, members, me, connections, deadlines.stall, wakeup, on_wait=on_wait)
+    return PeerGroup(meeting, OPENERS[transport])
 
 
 def _join(view: View, me: str, peer: Member, key: RunKey, deadline: Deadline, wakeup: Wakeup) -> Connection:

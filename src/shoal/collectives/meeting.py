@@ -54,7 +54,9 @@ class Meeting:
         stall: float,
         wakeup: Wakeup,
         clock: Clock | None = None,
+        on_wait: Callable[[bool], None] = lambda waiting: None,
     ) -> None:
+        self._on_wait = on_wait
         self.members = members
         self.rank = members.index(me)
         self._view = view
@@ -78,6 +80,7 @@ class Meeting:
 
         With `reduce` it has two rounds: everyone's `reduce` runs after all have come, and before any commits.
         """
+        self._on_wait(True)
         rounds = 1 if reduce is None else 2
         decisions = self._exchanges.begin(what, note, self._clock.now(), work, rounds)
         notes: list[bytes] | None = None
@@ -97,6 +100,7 @@ class Meeting:
                 else:
                     self._fail(what, decision)
             if notes is not None and not self._unsent():
+                self._on_wait(False)
                 return notes
             decisions = listen(what)
             listen = self._listen

@@ -243,9 +243,13 @@ class Exchanges:
     def _check(self, sender: str, word: Published) -> list[Decision]:
         """Whether a peer means the same by this exchange's number."""
         if word.what != self._what:
+            # By rank, so that both sides say the same.
+            first, second = sorted(
+                ((self._me, self._what), (sender, word.what)), key=lambda p: self._members.index(p[0])
+            )
             return self._end(
                 Mismatch(
-                    f"the scripts have diverged: {self._me} is at {self._what!r}, {sender} at {word.what!r} "
+                    f"the scripts have diverged: {first[0]} is at {first[1]!r}, {second[0]} at {second[1]!r} "
                     f"(exchange {self._number} of view {self._view}). Every worker must make the same calls "
                     "in the same order: do not make them depend on the rank."
                 )

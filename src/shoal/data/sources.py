@@ -11,6 +11,7 @@ A step's rows are always one contiguous range of the global batch, because a wor
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +24,8 @@ import numpy as np
 from shoal.data.order import Indices, permutation
 from shoal.data.structure import Skeleton
 from shoal.errors import CannotDistribute
+
+_SAMPLED = 16  # rows that workers compare to notice that they hold other data
 
 T = TypeVar("T")
 Rows = list[np.ndarray[Any, Any]]
@@ -83,6 +86,10 @@ class AbstractSource(ABC):
     def take(self, step: int, split: Split, rank: int) -> Taken | None:
         """This worker's rows of a step, or None when the source has ended."""
 
+    def sample(self) -> bytes:
+        """A digest that differs when workers hold other data. Empty where only one of them reads."""
+        return b""
+
     def end(self) -> None:  # noqa: B027 (most sources have nothing to do)
         """The epoch is over."""
 
@@ -117,6 +124,13 @@ class Arrays(AbstractSource):
 
     def spec(self) -> Spec:
         return self._spec
+
+    def sample(self) -> bytes:
+        digest = hashlib.blake2b(str(self._count).encode(), digest_size=16)
+        for place in np.linspace(0, self._count - 1, _SAMPLED).astype(int):
+            for row in self._rows:
+                digest.update(np.ascontiguousarray(row[place]).tobytes())
+        return digest.digest()
 
     def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step) -> None:
         self._passes.begin(epoch, initial)
@@ -162,8 +176,10 @@ class Items(AbstractSource):
         drop_last: bool,
         steps: int | None = None,
         threads: int = 1,
+        whole_batches: bool = False,
     ) -> None:
         self._load = load
+        self._whole_batches = whole_batches  # load all of a batch and keep the own rows
         self._spec = spec
         self._count = count
         self._batch_size = batch_size
@@ -196,11 +212,11 @@ class Items(AbstractSource):
         def load(later: int) -> tuple[range, Rows]:
             there = self._bounds(later)
             held = split(len(there))[rank] if there is not None else range(0)
-            return held, self._rows(there[held.start : held.stop]) if there is not None else []
+            return held, self._rows(there, held) if there is not None else []
 
         held, rows = self._ahead.take(step, load)
         if held != mine:  # the shares have changed since it was read ahead
-            rows = self._rows(bounds[mine.start : mine.stop])
+            rows = self._rows(bounds, mine)
         return Taken(size, mine.start, rows)
 
     def close(self) -> None:
@@ -213,8 +229,14 @@ class Items(AbstractSource):
             return None
         return range(batch * self._batch_size, min((batch + 1) * self._batch_size, self._count))
 
-    def _rows(self, places: range) -> Rows:
-        return self._load(self._order[places.start : places.stop].tolist()) if places else empty_rows(self._spec)
+    def _rows(self, places: range, held: range) -> Rows:
+        if not held:
+            return empty_rows(self._spec)
+        if self._whole_batches:
+            batch = self._load(self._order[places.start : places.stop].tolist())
+            return [row[held.start : held.stop] for row in batch]
+        own = places[held.start : held.stop]
+        return self._load(self._order[own.start : own.stop].tolist())
 
 
 class Batches(AbstractSource):
@@ -329,27 +351,30 @@ class Stream(AbstractSource):
             header, rows = self._scatter(b"", None)
             size = int.from_bytes(header, "little")
             return Taken(size, split(size)[rank].start, rows or empty_rows(spec)) if size else None
-        batch = self._read()
+        batch = self._read(more=self._steps is None or step + 1 < self._steps)
         if batch is None:
             self._iterator = None
             self._scatter((0).to_bytes(8, "little"), None)
             return None
         size = len(batch[0])
+        if size == 0:
+            raise CannotDistribute(f"the data gave a batch without samples at step {step}")
         parts = [[row[part.start : part.stop] for row in batch] for part in split(size)]
         self._scatter(size.to_bytes(8, "little"), parts)
         return Taken(size, split(size)[rank].start, parts[rank])
 
     def close(self) -> None:
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _has_more(self) -> bool:
         return self._iterator is not None and self._ahead().result() is not None
 
-    def _read(self) -> Rows | None:
+    def _read(self, more: bool) -> Rows | None:
+        """The next batch. The one after it is read ahead only if it is sure to be asked for."""
         batch = self._ahead().result()
         self._next = None
-        if batch is not None:
+        if batch is not None and more:
             self._ahead()
         return batch
 

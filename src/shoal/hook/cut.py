@@ -7,7 +7,7 @@ it (forward, loss, loss scaling, metrics, a custom `train_step`) stays Keras's.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -22,6 +22,7 @@ class Cut:
         self._model = model
         self._gradients: list[Any] | None = None
         self.weighted = False  # whether the gradients already carry the piece's weight
+        self.given_back: Any = None  # on JAX: the weights that the step got from its optimizer
 
     def take(self, gradients: Sequence[Any], variables: Sequence[Any] | None) -> None:
         if self._gradients is not None:
@@ -30,13 +31,28 @@ class Cut:
                 "gradients once per step, at the one place where they meet the optimizer. Sum the losses and apply "
                 "once, or train this model without `shoal run`."
             )
-        gradients = list(gradients)
-        trainable = self._model.trainable_variables
-        if variables is None or len(gradients) == len(trainable):
-            self._gradients = gradients
+        if variables is None:
+            self._gradients = list(gradients)
             return
         given = {id(variable): gradient for variable, gradient in zip(variables, gradients, strict=True)}
-        self._gradients = [given.get(id(variable)) for variable in trainable]
+        self._gradients = [given.pop(id(variable), None) for variable in self._model.trainable_variables]
+        if given:
+            raise CannotDistribute(
+                f"{_train_step_of(self._model)} gives the optimizer gradients of variables that are not among the "
+                "model's `trainable_variables`. Make their layers attributes of the model."
+            )
+
+    @property
+    def taken(self) -> bool:
+        """Whether the step has reached its optimizer."""
+        return self._gradients is not None
+
+    def refuse_late_work(self, what: str) -> None:
+        """For a step that goes on, after its optimizer, with weights that are not updated yet."""
+        raise CannotDistribute(
+            f"{_train_step_of(self._model)} {what}. In a distributed step the update happens after `train_step` has "
+            "returned: do such work in a callback's `on_train_batch_end`, or in `call`."
+        )
 
     def gradients(self) -> list[Any]:
         """One per trainable variable of the model, None where there is none."""
@@ -50,12 +66,13 @@ class Cut:
 
 
 @contextlib.contextmanager
-def cut(model: Any, weight: Any) -> Iterator[Cut]:
+def cut(model: Any, weight: Any, mark: Callable[[Any], Any] = lambda weights: weights) -> Iterator[Cut]:
     """Opens a cut for one call of `model.train_step`. Not reentrant; one thread only.
 
     `weight` is the piece's share of the step's samples. It goes into the loss where the step scales it, as Keras's own
     steps do: that costs nothing, and a float16 piece then overflows no sooner than the whole batch would. The
-    gradients of a step that does not scale its loss are weighted after it.
+    gradients of a step that does not scale its loss are weighted after it. `mark` is applied to the weights that the
+    optimizer gives back on JAX, so that a trace shows who uses them.
     """
     opened = Cut(model)
     optimizer = model.optimizer
@@ -71,7 +88,8 @@ def cut(model: Any, weight: Any) -> Iterator[Cut]:
 
         def own(optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
             opened.take(grads, None)
-            return trainable_variables, optimizer_variables
+            opened.given_back = mark(trainable_variables)
+            return opened.given_back, optimizer_variables
     else:
         method = "apply"
 

@@ -1,11 +1,12 @@
 """What Shoal asks of a Keras backend: compute a piece, apply an update, test a batch.
 
-An engine is made for one fit (or evaluate) of one model. Between its calls the model's variables always hold the
-committed state, so that callbacks may look at them.
+An engine belongs to one model and is kept from call to call, as long as the model stays what it is. Between its calls
+the model's variables always hold the committed state, so that callbacks may look at them.
 """
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -50,14 +51,14 @@ class StepShape:
         variables: Variables,
         gradients: Sequence[tuple[int, str]],  # index of the trainable variable, dtype of its gradient
         changed: Sequence[int],  # indices of the states that a step assigns
-        extras: Sequence[tuple[str, str, tuple[int, ...]]],  # logs that are no metric: name, dtype, shape
+        extras: Sequence[tuple[str, tuple[int, ...]]],  # logs that are no metric: name, shape
         logs: Sequence[str],  # names of all logs, in the order of `train_step`
         weighted: bool,  # whether the step itself weights its gradients by the piece's share of the samples
     ) -> None:
         self.logs = tuple(logs)
         self.gradients = tuple(index for index, _ in gradients)
         self.changed = tuple(changed)
-        self.extras = tuple(name for name, _, _ in extras)
+        self.extras = tuple(name for name, _ in extras)
         entries = [
             Entry(
                 variables.trainable[i].path,
@@ -69,7 +70,7 @@ class StepShape:
         ]
         entries += [_state_entry(variables.states[i]) for i in changed]
         entries += metric_entries(variables)
-        entries += [Entry(f"log {name}", Combine.MEAN, dtype, shape) for name, dtype, shape in extras]
+        entries += [Entry(f"log {name}", Combine.MEAN, "float64", shape) for name, shape in extras]
         self.schema = Schema(entries)
 
     def split(self, totals: Sequence[Array]) -> tuple[list[Array], list[Array], list[Array], Logs]:
@@ -87,20 +88,26 @@ class StepShape:
 class AbstractEngine(ABC):
     """One backend's hands. Nothing here waits for another process."""
 
+    dirties_seeds = True  # whether a piece leaves its own seeds in the model's variables
+
     def __init__(self, model: Any) -> None:
-        self.model = model
+        self._model = weakref.ref(model)  # the model's life must not depend on its engine's
         self._optimizer = getattr(model, "optimizer", None)
         self.variables = Variables(model)
         model.reset_metrics()
         self._fresh = [np.array(self.read(v)) for v in self.variables.metrics]
-        self._metrics = [value.copy() for value in self._fresh]
-        self._seed = 0
-        self.begin()
+        self.reset_metrics()
+        self.seeds = Seeds(0, [])
 
-    def begin(self, seed: int | None = None) -> None:
-        """A fit or evaluate begins: looks again at what may have changed in the model since the last one."""
-        self._seed = self._seed if seed is None else seed
-        self.seeds = Seeds(self._seed, [self.read(v) for v in self.variables.seeds])
+    @property
+    def model(self) -> Any:
+        model = self._model()
+        assert model is not None, "whoever trains a model holds it"
+        return model
+
+    def begin(self, seed: int) -> None:
+        """A fit begins, from the state that the model has now."""
+        self.seeds = Seeds(seed, [self.read(v) for v in self.variables.seeds])
         self.reset_metrics()
 
     def fits(self, model: Any) -> bool:
@@ -128,8 +135,8 @@ class AbstractEngine(ABC):
         """Updates weights, optimizer and changed states from the totals, which it reads in place."""
 
     @abstractmethod
-    def test(self, batch: Any) -> tuple[Sequence[Array], Logs]:
-        """One test step from fresh metrics: the metric variables' changes, and the logs."""
+    def test(self, batch: Any, seeds: Seeds, number: int) -> tuple[Sequence[Array], Logs]:
+        """One test step, on batch number `number`, from fresh metrics: the metric variables' changes, and the logs."""
 
     @abstractmethod
     def results(self, metrics: Sequence[Array]) -> Logs:
@@ -137,6 +144,19 @@ class AbstractEngine(ABC):
 
     def settle(self) -> None:  # noqa: B027 (most backends apply before they return)
         """Waits until the last update has read its totals: only then may they be written again."""
+
+    def release(self) -> None:  # noqa: B027 (most backends keep nothing)
+        """Lets go of the totals of a fit that is over."""
+
+    def names_of_metrics(self) -> dict[str, set[int]]:
+        """The logs that the model's metrics give, each with the indices of the metric's variables."""
+        index = {id(variable): i for i, variable in enumerate(self.variables.metrics)}
+        names: dict[str, set[int]] = {}
+        for metric in self.model.metrics:
+            result = metric.result()
+            held = {index[id(variable)] for variable in metric.variables if id(variable) in index}
+            names |= dict.fromkeys(result if isinstance(result, dict) else [metric.name], held)
+        return names
 
     def reset_metrics(self) -> None:
         """An epoch begins."""
@@ -151,6 +171,10 @@ class AbstractEngine(ABC):
     def put_seeds_back(self) -> None:
         """Writes the seed generators' own states over those that pieces left in the model."""
         self.write(self.variables.seeds, self.seeds.states())
+
+    def test_seeds(self) -> Seeds:
+        """Seeds for a round of tests or predictions, from the state that the model has now."""
+        return Seeds(0, [self.read(v) for v in self.variables.seeds])
 
     def refuse_unless_distributable(self) -> None:
         """Raises CannotDistribute for what the weighted mean over pieces would get wrong."""
@@ -181,9 +205,17 @@ def aligned(view: Array) -> bool:
 
 
 def to_float(value: Any) -> float | Any:
-    """A log as callbacks expect it."""
-    array = np.asarray(value)
+    """A log as callbacks expect it; a copy, since totals are written again."""
+    array = np.array(value)
     return float(array) if array.ndim == 0 else array
+
+
+def extra_logs(logs: Logs, metrics: dict[str, set[int]], changed: set[int]) -> Logs:
+    """The logs of a step that are no metric's result.
+
+    A log that only shares its name with a metric which the step never updates is the step's own.
+    """
+    return {name: value for name, value in logs.items() if not metrics.get(name, set()) & changed}
 
 
 def _state_entry(variable: Any) -> Entry:

@@ -14,13 +14,11 @@ _engines: weakref.WeakKeyDictionary[Any, AbstractEngine] = weakref.WeakKeyDictio
 
 
 def engine_for(model: Any) -> AbstractEngine:
-    """The engine of a built model, ready for a new fit or evaluate."""
+    """The engine of a built model."""
     engine = _engines.get(model)
     if engine is None or not engine.fits(model):
         engine = _make(model)
         _engines[model] = engine
-    else:
-        engine.begin()
     return engine
 
 

@@ -7,7 +7,8 @@ learning rate comes next) is decided alike.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,9 +18,10 @@ import numpy as np
 from shoal.collectives.tree import shares
 from shoal.data.order import whole_batch_to
 from shoal.data.sources import AbstractSource
+from shoal.errors import UsageError
 from shoal.hook import feeds
 from shoal.hook.chief import callback_list
-from shoal.hook.engine import AbstractEngine, Logs, metric_entries, to_float
+from shoal.hook.engine import AbstractEngine, Logs, extra_logs, metric_entries, to_float
 from shoal.hook.engines import engine_for
 from shoal.hook.model_state import share_chiefs_state
 from shoal.hook.run import Run
@@ -36,6 +38,7 @@ class Evaluation:
         self._group = run.group()
         self._model = model
         self._pieces = strategy.pieces_for(run.pieces, self._group.size)
+        self._request = request
         self._source: AbstractSource = feeds.open_source(request, self._group)
         self._reduction: Reduction | None = None
         self._runs = 0
@@ -65,7 +68,8 @@ class Evaluation:
         callbacks.on_test_begin()
         held = shares(self._pieces, (1.0,) * self._group.size)
         owner = [next(r for r, share in enumerate(held) if slot in share) for slot in range(self._pieces)]
-        sums = _Sums(self._pieces)
+        sums = _Sums(self._pieces, engine.names_of_metrics())
+        seeds = engine.test_seeds()
         self._source.begin(0, wanted=lambda step: owner[step % self._pieces] == rank)
         step = 0
         while self._source.steps is None or step < self._source.steps:
@@ -78,12 +82,14 @@ class Evaluation:
                     break
                 if mine:
                     callbacks.on_test_batch_begin(step)
-                    metrics, logs = engine.test(feeds.as_batch(spec, taken.rows))
+                    metrics, logs = engine.test(feeds.as_batch(spec, taken.rows), seeds, step)
                     sums.add(slot, metrics, logs, taken.size)
                     callbacks.on_test_batch_end(step, logs)
             step += 1
         self._source.end()
-        logs = self._total(engine, sums, held[rank])
+        seeds.advance()
+        engine.write(engine.variables.seeds, seeds.states())
+        logs = self._total(engine, sums)
         callbacks.on_test_end(logs)
         return logs
 
@@ -92,7 +98,7 @@ class Evaluation:
         if self._reduction is not None:
             self._reduction.close()
 
-    def _total(self, engine: AbstractEngine, sums: _Sums, mine: range) -> Logs:
+    def _total(self, engine: AbstractEngine, sums: _Sums) -> Logs:
         names = self._agree_on_names(sums)
         entries = metric_entries(engine.variables)
         extras = [Entry(f"log {name}", Combine.SUM, "float64", ()) for name in (*names, "samples")]
@@ -107,16 +113,25 @@ class Evaluation:
             lambda: Note(self._runs),
         )
         metrics, extra = exchanged.totals[: len(entries)], exchanged.totals[len(entries) :]
+        samples = float(extra[-1][0])
+        if samples == 0:
+            return self._nothing_tested()
+        updated = {i for i, change in enumerate(metrics) if change.any()}
+        own = extra_logs(dict(zip(names, extra[:-1], strict=True)), engine.names_of_metrics(), updated)
         engine.reset_metrics()
         results = engine.add_metrics(metrics)
-        samples = float(extra[-1][0])
-        averaged = {name: total / samples for name, total in zip(names, extra, strict=False)}
-        return {name: to_float((results | averaged)[name]) for name in [*results, *averaged]}
+        averaged = {name: float(total[0]) / samples for name, total in own.items()}
+        return {name: averaged[name] if name in averaged else to_float(results[name]) for name in names}
+
+    def _nothing_tested(self) -> Logs:
+        if self._request.what == "evaluate":
+            raise UsageError("evaluate(): the data gave no batch; expected at least one")
+        warnings.warn("validation: the data gave no batch, so there are no val_ logs for this epoch", stacklevel=2)
+        return {}
 
     def _agree_on_names(self, sums: _Sums) -> list[str]:
-        """The logs of a custom `test_step` that are no metrics; a worker without a batch learns them here."""
-        metrics = set(self._model.get_metrics_result())
-        mine = "\n".join(name for name in sums.names if name not in metrics)
+        """The logs of `test_step` that can be shown; a worker without a batch learns them here."""
+        mine = "\n".join(sums.names)
         told = self._group.gather("evaluate: the names of logs", mine.encode())
         longest = max(told, key=len).decode()
         return longest.split("\n") if longest else []
@@ -137,7 +152,8 @@ def evaluate(run: Run, strategy: AllReduce, model: Any, request: feeds.Request, 
 class _Sums:
     """What the batches of each slot add up to, in their order."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, of_metrics: Iterable[str]) -> None:
+        self._of_metrics = set(of_metrics)
         self._metrics: list[list[Array] | None] = [None] * slots
         self._extras: list[dict[str, float]] = [{} for _ in range(slots)]
         self._samples = [0.0] * slots
@@ -151,12 +167,11 @@ class _Sums:
             else [total + value for total, value in zip(so_far, metrics, strict=True)]
         )
         self._samples[slot] += samples
-        self.names = list(logs)
+        values = {name: np.asarray(value) for name, value in logs.items()}
+        self.names = [name for name, value in values.items() if value.ndim == 0 or name in self._of_metrics]
         extras = self._extras[slot]
-        for name, value in logs.items():
-            value = np.asarray(value)
-            if value.ndim == 0:
-                extras[name] = extras.get(name, 0.0) + float(value) * samples
+        for name in self.names:
+            extras[name] = extras.get(name, 0.0) + float(values[name].mean()) * samples
 
     def metrics(self, slot: int, fresh: list[Array]) -> list[Array]:
         return self._metrics[slot] or fresh

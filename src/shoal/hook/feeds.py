@@ -16,7 +16,7 @@ import numpy as np
 from shoal.collectives.group import AbstractGroup
 from shoal.data.sources import AbstractSource, Arrays, Batches, Items, Rows, Spec, Stream
 from shoal.data.structure import Skeleton, flatten, rebuild
-from shoal.errors import CannotDistribute, UsageError
+from shoal.errors import CannotDistribute, Diverged, UsageError
 
 DEFAULT_BATCH_SIZE = 32  # Keras's own
 
@@ -41,9 +41,28 @@ class Request(msgspec.Struct, frozen=True):
 
 def open_source(request: Request, group: AbstractGroup) -> AbstractSource:
     """The source for a request; raises UsageError for data that can't be used, before anything is trained."""
+    source = _open(request, group)
+    samples = group.gather(f"{request.what}: the data", source.sample())
+    odd = [member for member, sample in zip(group.members, samples, strict=True) if sample != samples[0]]
+    if odd:
+        source.close()
+        raise Diverged(
+            f"{request.what}(): the data of {', '.join(odd)} differs from the chief's, so samples would be trained twice or "
+            "never. Every worker must load the same data in the same order: give a fixed seed to whatever shuffles, "
+            "splits or generates it (`np.random.default_rng(0)`, `random_state=0`)."
+        )
+    return source
+
+
+def _open(request: Request, group: AbstractGroup) -> AbstractSource:
     x = request.x
     if x is None:
         raise UsageError(f"{request.what}() got no data: x is None")
+    if not is_arrays(x) and (request.y is not None or request.sample_weight is not None):
+        raise UsageError(
+            f"{request.what}(): y and sample_weight can't be given beside a {type(x).__name__}, which gives them itself: "
+            "let it yield (x, y, sample_weight)."
+        )
     if isinstance(x, keras.utils.PyDataset):
         return _py_dataset(request)
     if _is_torch_loader(x):
@@ -55,6 +74,17 @@ def open_source(request: Request, group: AbstractGroup) -> AbstractSource:
     if _is_other_iterable(x):
         return _stream(request, group, lambda: iter(x))
     return _arrays(request)
+
+
+def is_arrays(x: Any) -> bool:
+    """Whether data is held in arrays, and not given out batch by batch."""
+    return not (
+        isinstance(x, keras.utils.PyDataset)
+        or _is_torch_loader(x)
+        or _is_tf_dataset(x)
+        or (hasattr(x, "__next__") and not hasattr(x, "__array__"))
+        or _is_other_iterable(x)
+    )
 
 
 def as_batch(spec: Spec, rows: Rows) -> Any:
@@ -113,6 +143,11 @@ def to_numpy(leaf: Any) -> np.ndarray[Any, Any]:
             f"can't cut a {type(leaf).__module__}.{type(leaf).__qualname__} into pieces; expected a dense array or "
             "tensor with one row per sample. Convert sparse and ragged data to dense arrays."
         )
+    if array.dtype.kind in "OUS":
+        raise CannotDistribute(
+            "got an array of strings or objects; expected numbers. Turn text into numbers before `fit`, for example "
+            "with keras.layers.StringLookup or TextVectorization outside of the model."
+        )
     if array.ndim == 0:
         raise CannotDistribute("got a single number where an array with one row per sample was expected")
     floatx = keras.config.floatx()
@@ -170,7 +205,7 @@ def _py_dataset(request: Request) -> AbstractSource:
 
 def _torch_loader(request: Request, group: AbstractGroup) -> AbstractSource:
     """Map-style loaders with the usual samplers are indexed; any other loader is a stream."""
-    from torch.utils.data import RandomSampler, SequentialSampler
+    from torch.utils.data import RandomSampler, SequentialSampler, default_collate
 
     loader = request.x
     if request.class_weight is not None:
@@ -193,15 +228,18 @@ def _torch_loader(request: Request, group: AbstractGroup) -> AbstractSource:
             f"fit(): the DataLoader's {count} samples do not fill one batch of {loader.batch_size}. "
             f"Use a batch_size of at most {count}, or more data."
         )
+    # A collate function of the user's own may look at the whole batch (to pad it): it gets the whole batch.
+    whole = loader.collate_fn is not default_collate
     return Items(
         lambda indices: load(indices)[0],
-        Spec.of(*load([0])),
+        Spec.of(*load(range(min(count, loader.batch_size)) if whole else [0])),
         count,
         loader.batch_size,
         request.seed if isinstance(sampler, RandomSampler) else None,
         loader.drop_last,
         request.steps,
         max(1, loader.num_workers),
+        whole,
     )
 
 
@@ -225,11 +263,15 @@ def _generator(request: Request, group: AbstractGroup) -> AbstractSource:
             f"{request.what}() on a generator needs {argument}: how many batches a generator has can't be known before "
             "it ends, and it may never end."
         )
-    return _stream(request, group, lambda: request.x)
+    return _stream(request, group, lambda: request.x, restarts=False)
 
 
 def _stream(
-    request: Request, group: AbstractGroup, restart: Callable[[], Iterator[Any]], known: int | None = None
+    request: Request,
+    group: AbstractGroup,
+    restart: Callable[[], Iterator[Any]],
+    known: int | None = None,
+    restarts: bool = True,
 ) -> AbstractSource:
     kept: list[Any] = []  # the first batch, which was read to learn what batches look like
 
@@ -256,7 +298,9 @@ def _stream(
         return group.scatter(f"{request.what}: rows of a stream", parts, header)
 
     steps = request.steps or known
-    return Stream(started, first, scatter, group.rank == 0, steps, goes_on=request.steps is not None)
+    # As in Keras: training goes on where the last epoch stopped, validation sees the same batches every time.
+    goes_on = request.steps is not None and (request.what == "fit" or not restarts)
+    return Stream(started, first, scatter, group.rank == 0, steps, goes_on)
 
 
 def _rows_of(request: Request, batch: Any) -> tuple[Rows, Skeleton]:

@@ -76,13 +76,13 @@ def fit(run: Run, strategy: AllReduce, model: Any, arguments: FitArguments) -> A
     try:
         run.say("building the model")
         spec = source.spec()
-        size = _batch_size(request, spec)
+        size = _batch_size(request)
         if size is not None:
             check_batch(size, pieces)
         batch = feeds.example(spec, max(1, (size or pieces) // pieces))
         model._symbolic_build(data_batch=batch)
         engine = engine_for(model)
-        engine.begin(seed)
+        engine.begin(seed)  # and again when all have the chief's state
         engine.refuse_unless_distributable()
         run.say("tracing the training step")
         shape = engine.trace(batch)
@@ -90,7 +90,7 @@ def fit(run: Run, strategy: AllReduce, model: Any, arguments: FitArguments) -> A
         validation = None
         if held_out is not None:
             validation = Evaluation.of_held_out(run, strategy, model, held_out, arguments)
-        training = Training(run, engine, shape, source, pieces, arguments, validation)
+        training = Training(run, model, engine, shape, source, pieces, seed, arguments, validation)
         return training.run()
     finally:
         source.close()
@@ -104,17 +104,20 @@ class Training:
     def __init__(
         self,
         run: Run,
+        model: Any,
         engine: AbstractEngine,
         shape: StepShape,
         source: AbstractSource,
         pieces: int,
+        seed: int,
         arguments: FitArguments,
         validation: Evaluation | None,
     ) -> None:
         self._run = run
         self._group = run.group()
         self._engine = engine
-        self._model = engine.model
+        self._model = model
+        self._seed = seed
         self._shape = shape
         self._source = source
         self._arguments = arguments
@@ -147,6 +150,7 @@ class Training:
         return model.history
 
     def close(self) -> None:
+        self._engine.release()
         self._reduction.close()
         if self._validation is not None:
             self._validation.close()
@@ -222,6 +226,8 @@ class Training:
         logs = {name: to_float(logs[name]) for name in self._shape.logs}
         engine.apply(gradients, states)
         engine.seeds.advance()
+        if engine.dirties_seeds:
+            engine.put_seeds_back()
         self._step += 1
         self._run.say("running callbacks", self._step)
         self._run.count(taken.size)
@@ -250,6 +256,7 @@ class Training:
         """All start from the chief's state, which a callback (BackupAndRestore) may just have restored."""
         self._run.say("taking the chief's weights")
         share_chiefs_state(self._group, self._engine, "fit")
+        self._engine.begin(self._seed)
         told = self._group.gather("fit: the first epoch", str(initial_epoch).encode())
         return int(told[0])
 
@@ -266,16 +273,14 @@ def _agree_on_seed(run: Run) -> int:
     return int(run.group().gather("fit: the seed", str(drawn).encode())[0])
 
 
-def _batch_size(request: feeds.Request, spec: Any) -> int | None:
-    """The size of a whole batch, where the arguments tell it; a stream's batches tell themselves."""
-    if isinstance(request.x, keras.utils.PyDataset):
-        return None
+def _batch_size(request: feeds.Request) -> int | None:
+    """The size of a whole batch where the arguments tell it: for arrays and torch loaders. Streams tell themselves."""
     if request.batch_size is not None and request.batch_size < 1:
         raise UsageError(f"batch_size={request.batch_size}: expected at least 1")
-    size = getattr(request.x, "batch_size", None)  # a torch DataLoader's
-    if isinstance(size, int):
-        return size
-    return None if hasattr(request.x, "element_spec") else request.batch_size or feeds.DEFAULT_BATCH_SIZE
+    if feeds.is_arrays(request.x):
+        return request.batch_size or feeds.DEFAULT_BATCH_SIZE
+    size = getattr(request.x, "batch_size", None)
+    return size if isinstance(size, int) else None
 
 
 def _is_due(epoch: int, frequency: Any) -> bool:

@@ -6,7 +6,7 @@ state: by then the step is committed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,13 +14,16 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from shoal.hook.cut import cut
-from shoal.hook.engine import AbstractEngine, Logs, StepShape, aligned
+from shoal.hook.cut import Cut, cut
+from shoal.hook.engine import AbstractEngine, Logs, StepShape, aligned, extra_logs
+from shoal.hook.seeds import Seeds
 from shoal.strategies.schema import Array
 
 
 class JaxEngine(AbstractEngine):
     """Keras on JAX."""
+
+    dirties_seeds = False  # a traced step assigns nothing
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
@@ -32,9 +35,11 @@ class JaxEngine(AbstractEngine):
         self._update = jax.jit(self._apply, donate_argnums=(0, 1)) if compiled else self._apply
         self._results = jit(self._metric_results)
         self._log_names: tuple[str, ...] = ()
+        self._extras: tuple[str, ...] = ()
         self._weighted = False
         self._shape: StepShape | None = None
-        self._borrowed: dict[int, list[jax.Array]] = {}
+        self._borrowed: dict[int, list[Any]] = {}
+        self._on_host = jax.default_backend() == "cpu"  # elsewhere totals are copied to the device
 
     def read(self, variable: Any) -> Array:
         return np.asarray(variable.value)
@@ -44,18 +49,23 @@ class JaxEngine(AbstractEngine):
             variable.assign(np.array(value))
 
     def trace(self, batch: Any) -> StepShape:
-        traced = jax.make_jaxpr(self._train_step, return_shape=True)(*self._step_inputs(batch, 0, 1.0))
-        jaxpr, (gradients, states, _, extras) = traced[0].jaxpr, traced[1]
+        names = self.names_of_metrics()
+        traced = jax.make_jaxpr(self._whole_step, return_shape=True)(*self._step_inputs(batch, 0, 1.0))
+        jaxpr, (gradients, states, metrics, logs) = traced[0].jaxpr, traced[1]
         # A state that comes out as it went in (a frozen weight) is not exchanged: its mean over pieces would
         # cost an exchange and might round.
-        outputs = jaxpr.outvars[len(gradients) : len(gradients) + len(states)]
         inputs = {id(variable) for variable in jaxpr.invars}
-        changed = [i for i, output in enumerate(outputs) if id(output) not in inputs]
+        late = _made_of_marked(jaxpr)
+        if any(id(output) in late for output in jaxpr.outvars[len(gradients) :][: len(states) + len(metrics)]):
+            Cut(self.model).refuse_late_work("uses its weights after it gave their gradients to the optimizer")
+        changed = [id(output) not in inputs for output in jaxpr.outvars[len(gradients) :]]
+        extras = extra_logs(logs, names, {i for i in range(len(metrics)) if changed[len(states) + i]})
+        self._extras = tuple(extras)
         self._shape = StepShape(
             self.variables,
             [(i, str(g.dtype)) for i, g in enumerate(gradients)],
-            changed,
-            [(name, str(extras[name].dtype), tuple(extras[name].shape)) for name in extras],
+            [i for i in range(len(states)) if changed[i]],
+            [(name, tuple(extras[name].shape)) for name in extras],
             self._log_names,
             self._weighted,
         )
@@ -63,7 +73,8 @@ class JaxEngine(AbstractEngine):
 
     def piece(self, batch: Any, piece: int, weight: float) -> Sequence[Array]:
         assert self._shape is not None, "trace() first"
-        gradients, states, metrics, extras = self._backward(*self._step_inputs(batch, piece, weight))
+        gradients, states, values, extras = self._backward(*self._step_inputs(batch, piece, weight))
+        metrics = [np.asarray(new) - old for new, old in zip(values, self._fresh, strict=True)]
         outputs = [
             *gradients,
             *(states[i] for i in self._shape.changed),
@@ -89,15 +100,20 @@ class JaxEngine(AbstractEngine):
         if self.variables.trainable:
             jax.block_until_ready(self.variables.trainable[0].value)
 
-    def test(self, batch: Any) -> tuple[Sequence[Array], Logs]:
+    def release(self) -> None:
+        self.settle()
+        self._borrowed.clear()
+
+    def test(self, batch: Any, seeds: Seeds, number: int) -> tuple[Sequence[Array], Logs]:
         variables = self.variables
-        metrics, logs = self._test(
+        values, logs = self._test(
             [v.value for v in variables.trainable],
-            [v.value for v in self.model.non_trainable_variables],
+            [v.value for v in variables.states],
             self._fresh_values,
+            seeds.of_piece(number).astype(np.uint32),
             batch,
         )
-        return [np.asarray(value) for value in metrics], logs
+        return [np.asarray(new) - old for new, old in zip(values, self._fresh, strict=True)], logs
 
     def results(self, metrics: Sequence[Array]) -> Logs:
         logs: Logs
@@ -117,31 +133,44 @@ class JaxEngine(AbstractEngine):
             batch,
         )
 
-    def _train_step(
-        self, trainable: Any, states: Any, optimizer: Any, metrics: Any, seeds: Any, weight: Any, batch: Any
-    ) -> tuple[list[Any], list[Any], list[Any], dict[str, Any]]:
-        """Traced: `train_step` up to the optimizer."""
-        non_trainable = self._with_seeds(states, seeds)
-        with cut(self.model, weight) as opened:
-            logs, after = self.model.train_step((trainable, non_trainable, optimizer, metrics), batch)
-        named = {id(v): value for v, value in zip(self.model.non_trainable_variables, after[1], strict=True)}
+    def _train_step(self, *inputs: Any) -> tuple[list[Any], list[Any], list[Any], dict[str, Any]]:
+        """Traced: what a piece gives out. Logs that are metrics' results are left to `results`."""
+        _, gradients, states, metrics, logs = self._cut_step(_as_is, *inputs)
+        return gradients, states, metrics, {name: logs[name] for name in self._extras}
+
+    def _whole_step(self, *inputs: Any) -> tuple[list[Any], list[Any], list[Any], dict[str, Any]]:
+        """Traced to find out what the step does; never run."""
+        opened, gradients, states, metrics, logs = self._cut_step(jax.lax.optimization_barrier, *inputs)
         self._log_names = tuple(logs)
         self._weighted = opened.weighted
-        names = self._metric_names(metrics)
-        return (
-            [_to_single(gradient) for gradient in opened.gradients()],
-            [named[id(v)] for v in self.variables.states],
-            [new - old for new, old in zip(after[3], metrics, strict=True)],
-            {name: jnp.asarray(value) for name, value in logs.items() if name not in names},
-        )
+        return gradients, states, metrics, logs
+
+    def _cut_step(
+        self,
+        mark: Callable[[Any], Any],
+        trainable: Any,
+        states: Any,
+        optimizer: Any,
+        metrics: Any,
+        seeds: Any,
+        weight: Any,
+        batch: Any,
+    ) -> tuple[Cut, list[Any], list[Any], list[Any], dict[str, Any]]:
+        """`train_step` up to the optimizer."""
+        non_trainable = self._with_seeds(states, seeds)
+        with cut(self.model, weight, mark) as opened:
+            logs, after = self.model.train_step((trainable, non_trainable, optimizer, metrics), batch)
+        gradients = [_to_single(gradient) for gradient in opened.gradients()]
+        if any(new is not old for new, old in zip(after[0], opened.given_back, strict=True)):
+            opened.refuse_late_work("changes its weights itself")
+        named = {id(v): value for v, value in zip(self.model.non_trainable_variables, after[1], strict=True)}
+        logs = {name: jnp.asarray(value) for name, value in logs.items()}
+        return opened, gradients, [named[id(v)] for v in self.variables.states], list(after[3]), logs
 
     def _with_seeds(self, states: Any, seeds: Any) -> list[Any]:
         given = {id(v): value for v, value in zip(self.variables.states, states, strict=True)}
         given |= {id(v): seeds[i].astype(v.dtype) for i, v in enumerate(self.variables.seeds)}
         return [given[id(v)] for v in self.model.non_trainable_variables]
-
-    def _metric_names(self, metrics: Any) -> set[str]:
-        return set(jax.eval_shape(self._metric_results, metrics)[0])
 
     def _apply(self, trainable: Any, optimizer: Any, totals: Any) -> tuple[Any, Any, Any]:
         """Traced: the optimizer on the exchanged gradients, and the exchanged states in their own types."""
@@ -159,9 +188,9 @@ class JaxEngine(AbstractEngine):
         ]
         return trainable, optimizer, states
 
-    def _test_step(self, trainable: Any, non_trainable: Any, metrics: Any, batch: Any) -> tuple[Any, Any]:
-        logs, state = self.model.test_step((trainable, non_trainable, metrics), batch)
-        return [new - old for new, old in zip(state[-1], metrics, strict=True)], logs
+    def _test_step(self, trainable: Any, states: Any, metrics: Any, seeds: Any, batch: Any) -> tuple[Any, Any]:
+        logs, state = self.model.test_step((trainable, self._with_seeds(states, seeds), metrics), batch)
+        return state[-1], logs
 
     def _metric_results(self, metrics: Any) -> tuple[Any, Any]:
         """Traced: results, and the values themselves as JAX arrays: cheaper here than one by one."""
@@ -180,16 +209,25 @@ class JaxEngine(AbstractEngine):
             return []
         key = views[0].ctypes.data
         if key not in self._borrowed:
-            self._borrowed[key] = [jnp.from_dlpack(v) if aligned(v) else v for v in views]
+            self._borrowed[key] = [jnp.from_dlpack(v) if self._on_host and aligned(v) else v for v in views]
         return [
             kept if isinstance(kept, jax.Array) else jnp.array(view)
             for kept, view in zip(self._borrowed[key], views, strict=True)
         ]
 
 
-def _as_is(function: Any) -> Any:
-    """Instead of `jax.jit`, under `run_eagerly`."""
-    return function
+def _as_is(value: Any) -> Any:
+    """Instead of `jax.jit`, under `run_eagerly`, and of a mark."""
+    return value
+
+
+def _made_of_marked(jaxpr: Any) -> set[int]:
+    """The ids of all values of a traced step that depend on what its optimizer gave back."""
+    found: set[int] = set()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "optimization_barrier" or any(id(v) in found for v in equation.invars):
+            found |= {id(v) for v in equation.outvars}
+    return found
 
 
 def _to_single(gradient: Any) -> Any:

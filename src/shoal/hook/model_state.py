@@ -21,11 +21,11 @@ def share_chiefs_state(group: AbstractGroup, engine: AbstractEngine, what: str, 
     if optimizer:
         shared += variables.optimizer
     _check_same_variables(group, what, shared)
-    arrays = [np.array(engine.read(variable)) for variable in shared]
+    # In C order: peers' bytes are written into these arrays, not into copies of them.
+    arrays = [np.array(engine.read(variable), order="C") for variable in shared]
     group.broadcast(f"{what}: the chief's weights", [_as_bytes(array) for array in arrays])
     if group.rank != 0:
         engine.write(shared, arrays)
-        engine.begin()
 
 
 def fingerprint(engine: AbstractEngine) -> int:
@@ -38,14 +38,6 @@ def fingerprint(engine: AbstractEngine) -> int:
         digest.update(np.bitwise_xor.reduce(words, dtype=np.uint64).tobytes())
         digest.update(data[words.nbytes :].tobytes())
     return int.from_bytes(digest.digest(), "little", signed=True)
-
-
-def weights_hash(arrays: Sequence[Any]) -> str:
-    """The hash by which two runs are compared: of every byte of every array, in order."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
 
 
 def _as_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -21,6 +21,8 @@ from shoal.hook.predict import predict
 from shoal.hook.run import Run
 from shoal.strategies.allreduce import AllReduce, entered
 
+AFTER = "running the script"  # what a worker does outside of fit, evaluate and predict
+
 _strategies: weakref.WeakKeyDictionary[Any, AllReduce] = weakref.WeakKeyDictionary()
 
 
@@ -73,7 +75,10 @@ def _fit(run: Run, original: Any) -> Any:
         given.pop("self")
         if _is_plain(run, self):
             return original(self, **_with_reporter(run, given))
-        return fit(run, _strategy_of(self), self, FitArguments(**given))
+        try:
+            return fit(run, _strategy_of(self), self, FitArguments(**given))
+        finally:
+            run.say(AFTER)
 
     return fit_
 
@@ -96,7 +101,10 @@ def _evaluate(run: Run, original: Any) -> Any:
         if not self.compiled:
             raise ValueError("You must call `compile()` before calling `evaluate()`.")
         request = feeds.Request("evaluate", x, y, sample_weight, batch_size, steps)
-        logs = evaluate(run, _strategy_of(self), self, request, callbacks, verbose)
+        try:
+            logs = evaluate(run, _strategy_of(self), self, request, callbacks, verbose)
+        finally:
+            run.say(AFTER)
         return logs if return_dict else self._flatten_metrics_in_order(logs)
 
     return evaluate_
@@ -114,7 +122,10 @@ def _predict(run: Run, original: Any) -> Any:
         if run.size == 1:
             return original(self, x, batch_size, verbose, steps, callbacks)
         request = feeds.Request("predict", x, batch_size=batch_size, steps=steps)
-        return predict(run, self, request, callbacks, verbose)
+        try:
+            return predict(run, self, request, callbacks, verbose)
+        finally:
+            run.say(AFTER)
 
     return predict_
 
@@ -136,15 +147,18 @@ def _save(run: Run, original: Any, name: str) -> Any:
 
     The chief waits for nobody: `if shoal.is_chief(): model.save(...)` is as good.
     """
+    signature = inspect.signature(original)
 
-    def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+    def save(*args: Any, **kwargs: Any) -> Any:
         if run.size == 1:
-            return original(self, filepath, *args, **kwargs)
-        if run.is_chief:
-            result = original(self, filepath, *args, **kwargs)
-            run.announce(f"{name} {filepath}")
-            return result
-        return run.wait_for_chief(f"{name} {filepath}")
+            return original(*args, **kwargs)
+        path = str(signature.bind(*args, **kwargs).arguments["filepath"])
+        if not run.is_chief:
+            return run.wait_for_chief(name, path)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            run.announce(name, path)
 
     return save
 

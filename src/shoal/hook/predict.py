@@ -30,6 +30,8 @@ def predict(run: Run, model: Any, request: feeds.Request, callbacks: Any, verbos
         listed = callback_list(model, callbacks, verbose, run.is_chief, history=False, epochs=1, steps=source.steps)
         model.stop_predicting = False
         listed.on_predict_begin()
+        engine = engine_for(model)
+        seeds = engine.test_seeds()
         source.begin(0, wanted=lambda step: step % group.size == group.rank)
         outputs: list[list[Array]] = []
         skeleton: Any = None
@@ -44,11 +46,14 @@ def predict(run: Run, model: Any, request: feeds.Request, callbacks: Any, verbos
                 if owner == group.rank:
                     listed.on_predict_batch_begin(step)
                     x = feeds.inputs_of(feeds.as_batch(spec, taken.rows))
+                    engine.write(engine.variables.seeds, list(seeds.of_piece(step)))
                     leaves, skeleton = flatten(model.predict_on_batch(x))
                     outputs.append([np.asarray(leaf) for leaf in leaves])
                     listed.on_predict_batch_end(step, {"outputs": rebuild(skeleton, outputs[-1])})
             step += 1
         source.end()
+        seeds.advance()
+        engine.write(engine.variables.seeds, seeds.states())
         result = _gather(run, outputs, skeleton, step)
         listed.on_predict_end()
         return result

@@ -36,8 +36,8 @@ class Run(Protocol):
     def count(self, samples: int) -> None:
         """Samples that a committed step has trained on."""
 
-    def announce(self, what: str) -> None:
-        """Tells the other workers that the chief has done something they may wait for."""
+    def announce(self, what: str, path: str) -> None:
+        """Tells the other workers that the chief has written a file they may wait for."""
 
-    def wait_for_chief(self, what: str) -> None:
+    def wait_for_chief(self, what: str, path: str) -> None:
         """Waits for such an announcement."""

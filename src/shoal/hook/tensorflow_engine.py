@@ -19,7 +19,8 @@ import tensorflow as tf
 from shoal.data.structure import flatten, rebuild
 from shoal.hook.assignments import assignments
 from shoal.hook.cut import cut
-from shoal.hook.engine import AbstractEngine, Logs, StepShape, aligned
+from shoal.hook.engine import AbstractEngine, Logs, StepShape, aligned, extra_logs
+from shoal.hook.seeds import Seeds
 from shoal.strategies.schema import Array
 
 
@@ -34,6 +35,7 @@ class TensorflowEngine(AbstractEngine):
         self._update: Any = None
         self._results = self._function(self._metric_results)
         self._shape: StepShape | None = None
+        self._names: dict[str, set[int]] = {}
         self._found: Any = None
 
     def read(self, variable: Any) -> Array:
@@ -44,17 +46,18 @@ class TensorflowEngine(AbstractEngine):
             variable.assign(np.array(value))
 
     def trace(self, batch: Any) -> StepShape:
+        self._names = self.names_of_metrics()
         inputs = (batch, self.seeds.of_piece(0), np.asarray(1.0, np.float32))
         if self._eagerly:  # nothing to trace: run the step once; it puts back what it changes
             gradients, _, _, extras = self._backward(*inputs)
         else:
             gradients, _, _, extras = self._backward.outputs(*inputs)
-        present, changed, extra_names, logs, weighted = self._found
+        present, changed, names, logs, weighted = self._found
         self._shape = StepShape(
             self.variables,
             [(i, gradient.dtype.name) for i, gradient in zip(present, gradients, strict=True)],
             changed,
-            [(name, e.dtype.name, tuple(e.shape)) for name, e in zip(extra_names, extras, strict=True)],
+            [(name, tuple(e.shape)) for name, e in zip(names, extras, strict=True)],
             logs,
             weighted,
         )
@@ -71,8 +74,8 @@ class TensorflowEngine(AbstractEngine):
             self._update = self._function(self._apply)
         self._update([_borrow(g) for g in gradients], [_borrow(s) for s in states])
 
-    def test(self, batch: Any) -> tuple[Sequence[Array], Logs]:
-        metrics, logs = self._test(batch)
+    def test(self, batch: Any, seeds: Seeds, number: int) -> tuple[Sequence[Array], Logs]:
+        metrics, logs = self._test(batch, seeds.of_piece(number))
         return [_to_numpy(value) for value in metrics], logs
 
     def results(self, metrics: Sequence[Array]) -> Logs:
@@ -90,20 +93,20 @@ class TensorflowEngine(AbstractEngine):
         """Traced: `train_step` up to the optimizer."""
         variables = self.variables
         before = [tf.identity(v.value) for v in variables.states]
-        for i, variable in enumerate(variables.seeds):
-            variable.assign(tf.cast(seeds[i], variable.dtype))
+        self._set_seeds(seeds)
         self.model.reset_metrics()
-        with cut(self.model, weight) as opened, assignments(variables.states) as assigned:
+        with cut(self.model, weight) as opened, assignments(variables, opened) as assigned:
             logs = self.model.train_step(batch)
-        changed = sorted(assigned)
+        changed = sorted(assigned.states)
         after = [tf.identity(variables.states[i].value) for i in changed]
         for i in changed:
             variables.states[i].assign(before[i])
         gradients = opened.gradients()
         present = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        extras = _without(logs, self.model.get_metrics_result())
+        extras = extra_logs(logs, self._names, assigned.metrics)
         self._found = (present, changed, tuple(extras), tuple(logs), opened.weighted)
-        return [_dense(gradients[i]) for i in present], after, self._metric_changes(), list(extras.values())
+        values = [tf.convert_to_tensor(value) for value in extras.values()]
+        return [_dense(gradients[i]) for i in present], after, self._metric_changes(), values
 
     def _metric_changes(self) -> list[Any]:
         return [
@@ -123,7 +126,12 @@ class TensorflowEngine(AbstractEngine):
             variable = self.variables.states[i]
             variable.assign(tf.cast(tf.reshape(state, variable.shape), variable.dtype))
 
-    def _test_step(self, batch: Any) -> tuple[list[Any], Any]:
+    def _set_seeds(self, seeds: Any) -> None:
+        for i, variable in enumerate(self.variables.seeds):
+            variable.assign(tf.cast(seeds[i], variable.dtype))
+
+    def _test_step(self, batch: Any, seeds: Any) -> tuple[list[Any], Any]:
+        self._set_seeds(seeds)
         self.model.reset_metrics()
         logs = self.model.test_step(batch)
         return self._metric_changes(), logs
@@ -180,7 +188,3 @@ def _dense(gradient: Any) -> Any:
     """Embeddings' sparse gradients become dense; half precision is summed in float32."""
     dense = tf.convert_to_tensor(gradient)
     return tf.cast(dense, tf.float32) if dense.dtype in (tf.bfloat16, tf.float16) else dense
-
-
-def _without(logs: Logs, metrics: Logs) -> Logs:
-    return {name: tf.convert_to_tensor(value) for name, value in logs.items() if name not in metrics}

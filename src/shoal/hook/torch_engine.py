@@ -13,9 +13,11 @@ import numpy as np
 import torch
 
 from shoal.data.structure import flatten, rebuild
+from shoal.errors import CannotDistribute
 from shoal.hook.assignments import assignments
 from shoal.hook.cut import cut
-from shoal.hook.engine import AbstractEngine, Logs, StepShape
+from shoal.hook.engine import AbstractEngine, Logs, StepShape, extra_logs
+from shoal.hook.seeds import Seeds
 from shoal.strategies.schema import Array
 
 
@@ -26,6 +28,7 @@ class TorchEngine(AbstractEngine):
         super().__init__(model)
         self._shape: StepShape | None = None
         self._weighted = False
+        self._updated: set[int] = set()
 
     def read(self, variable: Any) -> Array:
         return _to_numpy(variable.value)
@@ -35,13 +38,15 @@ class TorchEngine(AbstractEngine):
             variable.assign(np.array(value))
 
     def trace(self, batch: Any) -> StepShape:
+        self._refuse_buffers()
+        names = self.names_of_metrics()
         gradients, states, _, logs = self._train_step(batch, 0, 1.0)
-        metrics = self.model.get_metrics_result()
+        extras = extra_logs(logs, names, self._updated)
         self._shape = StepShape(
             self.variables,
             [(i, str(g.dtype)) for i, g in enumerate(gradients) if g is not None],
             sorted(states),
-            [(name, "float32", tuple(np.shape(_to_numpy(v)))) for name, v in logs.items() if name not in metrics],
+            [(name, np.shape(_to_numpy(value))) for name, value in extras.items()],
             tuple(logs),
             self._weighted,
         )
@@ -70,10 +75,12 @@ class TorchEngine(AbstractEngine):
                 value = self.variables.states[i].value
                 value.copy_(torch.from_numpy(state).view(value.shape))
 
-    def test(self, batch: Any) -> tuple[Sequence[Array], Logs]:
+    def test(self, batch: Any, seeds: Seeds, number: int) -> tuple[Sequence[Array], Logs]:
         self.model.eval()
+        self.write(self.variables.seeds, list(seeds.of_piece(number)))
         self.model.reset_metrics()
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(seeds.of_backend(number))
             logs = self.model.test_step(_to_tensors(batch))
         return self._metric_changes(), logs
 
@@ -97,19 +104,28 @@ class TorchEngine(AbstractEngine):
         with (
             torch.random.fork_rng(),  # dropout without a seed draws from torch's own numbers, not from its generator
             cut(self.model, weight) as opened,
-            assignments(variables.states, remember) as assigned,
+            assignments(variables, opened, remember) as assigned,
         ):
             torch.manual_seed(self.seeds.of_backend(piece))
             logs = self.model.train_step(_to_tensors(batch))
         states = {}
         with torch.no_grad():
-            for i in assigned:
+            for i in assigned.states:
                 value = variables.states[i].value
                 states[i] = _to_numpy(value).copy()
                 value.copy_(before[id(variables.states[i])])
         gradients = [None if g is None else _to_single(g) for g in opened.gradients()]
         self._weighted = opened.weighted
+        self._updated = assigned.metrics
         return gradients, states, self._metric_changes(), logs
+
+    def _refuse_buffers(self) -> None:
+        """A torch module's own buffers (its BatchNorm's statistics) are no Keras variables: who would combine them?"""
+        for name, _ in self.model.named_buffers():
+            raise CannotDistribute(
+                f"{type(self.model).__name__} {self.model.name!r} wraps a torch module with a buffer, {name}, which Shoal "
+                "would not combine over workers. Use Keras's own layer instead, such as keras.layers.BatchNormalization."
+            )
 
     def _metric_changes(self) -> list[Array]:
         return [_to_numpy(v.value) - fresh for v, fresh in zip(self.variables.metrics, self._fresh, strict=True)]

@@ -20,12 +20,14 @@ _THREAD_VARIABLES = (
 )
 
 
-def of_worker(environ: Mapping[str, str], backend: str, threads: int, confined: bool) -> dict[str, str]:
+def of_worker(environ: Mapping[str, str], backend: str, threads: int, confined: bool, seed: int) -> dict[str, str]:
     """The launcher's environment and what this worker needs on top. `confined`: set its threads."""
     environment = {**environ, "KERAS_BACKEND": backend}
     if confined:
         environment |= dict.fromkeys(_THREAD_VARIABLES, str(threads))
-    if backend == "jax" and "JAX_COMPILATION_CACHE_DIR" not in environ:
+        # The order of a set of strings must not differ between workers: it may be a vocabulary's.
+        environment.setdefault("PYTHONHASHSEED", str(seed))
+    if "JAX_COMPILATION_CACHE_DIR" not in environ:  # whatever the backend: a script may choose another itself
         environment["JAX_COMPILATION_CACHE_DIR"] = str(_jax_cache(environ, threads))
         environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     return environment

@@ -68,6 +68,7 @@ def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ..
     script = _check_module(request.script) if request.is_module else _check_script(request.script)
     backend = _choose_backend(request.backend, environ)
     threads = request.threads or max(1, len(cores) // request.workers)
+    seed = secrets.randbelow(2**32)
     run = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     config = RunConfig(
         run=run,
@@ -83,6 +84,7 @@ def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ..
         address=f"tcp:{request.address}" if request.address else None,
         deadlines=_deadlines(request.timeout),
         check_every=request.check_every,
+        seed=seed,
         verbose=request.verbose,
         logs=str(Path(request.logs).absolute() if request.logs else _default_logs(environ) / run),
     )
@@ -92,7 +94,7 @@ def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ..
         WorkerPlan(
             id=f"worker-{number}",
             cores=_share(cores, threads, number) if confined else (),
-            environment=environment.of_worker(environ, backend, threads, confined),
+            environment=environment.of_worker(environ, backend, threads, confined, seed),
         )
         for number in range(request.workers)
     )

@@ -43,7 +43,9 @@ def _last_words(end: End, config: RunConfig) -> list[str]:
     culprit = end.culprits[0]
     log = logs.path_of(Path(config.logs), culprit)
     last = end.traceback.splitlines() or logs.tail(log, _LAST_LINES)
-    title = "traceback" if end.traceback else f"last {_count(len(last), 'line')}" if last else "log is empty"
+    if not last:
+        return [f"  {culprit} wrote nothing to its log, {log}"]
+    title = "traceback" if end.traceback else f"last {_count(len(last), 'line')}"
     return [f"  {culprit}'s {title}:", *(f"    {line}" for line in last), f"  Its whole log: {log}"]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import random
 import runpy
 import sys
 import traceback
@@ -45,6 +46,9 @@ def _work(config: RunConfig, key: RunKey, id: str, folder: Path) -> int:
     """From taking the seat to giving it up. Returns the process's exit code."""
     from shoal import session  # after the cores are set: it brings libraries that count them
 
+    if config.workers > 1:
+        _seed_alike(config.seed)
+
     try:
         run = session.start(config, key, id, folder)
         try:
@@ -61,6 +65,14 @@ def _work(config: RunConfig, key: RunKey, id: str, folder: Path) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return code
+
+
+def _seed_alike(seed: int) -> None:
+    """A script that shuffles or splits its data without a seed must do it alike on all workers of a run."""
+    import numpy
+
+    random.seed(seed)
+    numpy.random.seed(seed)
 
 
 def _run_script(config: RunConfig, run: Session) -> int:
