@@ -22,6 +22,11 @@ EXPECTED = {
     "two_applies": r"CannotDistribute: .*Stepper.*more than once.*apply once",
     "another_optimizer": r"CannotDistribute: .*Stepper.*'other'.*not the model's own",
     "no_apply": r"CannotDistribute: .*Stepper.*never gave gradients",
+    "weights_changed_by_the_step": r"CannotDistribute: .*Follower.*(changes|assigns) .*weight.*on_train_batch_end",
+    "state_computed_from_updated_weights": r"CannotDistribute: .*Follower.*after it gave.*on_train_batch_end",
+    "strings": r"CannotDistribute: .*strings.*numbers",
+    "targets_beside_a_dataset": r"UsageError: .*can't be given beside a",
+    "evaluate_nothing": r"(UsageError|CannotDistribute): .*no batch",
     "no_pieces": r"UsageError: .*at least 1 piece",
 }
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from .runs import Trainings
+from .runs import Trainings, succeeded
 
 TROUBLES = {
     "bit_flip": (
@@ -14,6 +14,7 @@ TROUBLES = {
         r"weights of worker-1 differ from the others' before step 6: 2 of 3 workers agree",
     ),
     "other_model": ("-n 2", r"model of worker-1 has other variables"),
+    "other_data": ("-n 2", r"the data of worker-1 differs from the chief's.*fixed seed"),
     "other_calls": ("-n 2", r"(?s)worker-[01].*evaluate.*fit|worker-[01].*fit.*evaluate"),
     "raises": ("-n 2", r"(?s)worker-1 raised ArithmeticError: the numbers do not add up at step 5.*in fail\n"),
     "dies": ("-n 2", r"worker-1 .*(was killed by SIGKILL).* at step 5"),
@@ -29,3 +30,7 @@ def test_trouble_on_one_worker_ends_the_run_and_is_named(trainings: Trainings, t
     assert result.returncode == 1, result.stderr
     assert re.search(expected, result.stderr), result.stderr
     assert not trainings.leftovers()
+
+
+def test_what_a_script_leaves_to_chance_is_alike_on_all_workers(trainings: Trainings) -> None:
+    succeeded(trainings.shoal("torch", "-n 2 --check-every 1", "troubles.py", "nothing"))

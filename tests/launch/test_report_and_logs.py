@@ -33,7 +33,9 @@ def test_the_closing_shows_the_last_lines_where_there_is_none(tmp_path):
 
 
 def test_an_empty_log_is_said_to_be_empty(tmp_path):
-    assert "worker-1 wrote nothing to its log" in report.closing(End(False, 1, "x", ("worker-1",)), config(str(tmp_path)))
+    assert "worker-1 wrote nothing to its log" in report.closing(
+        End(False, 1, "x", ("worker-1",)), config(str(tmp_path))
+    )
 
 
 def test_the_newest_logs_are_kept(tmp_path):

@@ -147,6 +147,15 @@ def several_inputs_and_outputs(_: Path) -> Any:
     return outcome(model, history, predicted=[predicted["score"], predicted["kind"]])
 
 
+def own_logs(loss: Any, y_pred: Any) -> dict[str, Any]:
+    """Logs that no metric gives: one has a metric's name, one is a whole number."""
+    return {
+        "loss": loss,
+        "largest": keras.ops.mean(keras.ops.max(y_pred, axis=-1)),
+        "seven": keras.ops.array(7, "int32"),
+    }
+
+
 class Custom(keras.Model):
     """A subclass that is built when it first sees data, with a `train_step` of its own."""
 
@@ -173,8 +182,7 @@ class Custom(keras.Model):
             )
             _, y_pred, non_trainable, metrics = aux
             trainable, optimizer = self.optimizer.stateless_apply(optimizer, grads, trainable)
-            logs = {"own_loss": loss, "largest": keras.ops.mean(keras.ops.max(y_pred, axis=-1))}
-            return logs, (trainable, non_trainable, optimizer, metrics)
+            return own_logs(loss, y_pred), (trainable, non_trainable, optimizer, metrics)
 
     elif keras.backend.backend() == "tensorflow":
 
@@ -188,7 +196,7 @@ class Custom(keras.Model):
             self.optimizer.apply_gradients(
                 zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables, strict=True)
             )
-            return {"own_loss": loss, "largest": keras.ops.mean(keras.ops.max(y_pred, axis=-1))}
+            return own_logs(loss, y_pred)
 
     else:
 
@@ -202,7 +210,7 @@ class Custom(keras.Model):
             loss.backward()
             with torch.no_grad():
                 self.optimizer.apply([v.value.grad for v in self.trainable_weights], self.trainable_weights)
-            return {"own_loss": loss, "largest": keras.ops.mean(keras.ops.max(y_pred, axis=-1))}
+            return own_logs(loss, y_pred)
 
 
 @case
@@ -211,6 +219,46 @@ def custom_train_step(_: Path) -> Any:
     x, y = models.images()
     # A log that is no metric is the last step's, averaged over its samples: whole batches make it comparable.
     return train(Custom(), x[:48], y[:48])
+
+
+class Backwards(keras.Model):
+    """Gives its optimizer variables of one shape in another order than the model's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers_of_one_shape = [layers.Dense(64, use_bias=False) for _ in range(2)]
+        self.out = layers.Dense(5)
+
+    def call(self, x: Any) -> Any:
+        x = keras.ops.reshape(x, (-1, 64))
+        for layer in self.layers_of_one_shape:
+            x = keras.ops.tanh(layer(x))
+        return self.out(x)
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        variables = self.trainable_variables[::-1]
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+        else:
+            self.zero_grad()
+            loss = self.compute_loss(x, y, self(x, training=True))
+            loss.backward()
+            self.optimizer.apply([v.value.grad for v in variables], variables)
+        return {"loss": loss}
+
+
+@case
+def variables_in_another_order(_: Path) -> Any:
+    if keras.backend.backend() == "jax":  # gradients are lists in the model's order there
+        return {}
+    keras.utils.set_random_seed(3)
+    x, y = models.images()
+    return {"weights": train(Backwards(), x[:48], y[:48])["weights"]}
 
 
 @case
@@ -290,6 +338,14 @@ def tf_dataset(_: Path) -> Any:
         return tf.data.Dataset.from_tensor_slices(models.images()).batch(16)
 
     return train(dense(), dataset(), batch_size=None, shuffle=True, validation_data=dataset())
+
+
+@case
+def validation_on_the_first_batches_of_a_stream(_: Path) -> Any:
+    import tensorflow as tf
+
+    held_out = tf.data.Dataset.from_tensor_slices(models.images()).batch(16)
+    return train(dense(), *models.images(), epochs=3, validation_data=held_out, validation_steps=2)
 
 
 @case

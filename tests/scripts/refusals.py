@@ -139,6 +139,71 @@ def no_apply() -> None:
     fit(*models.images(), model=built(lambda model: []))
 
 
+class Follower(keras.Model):
+    """Lets other weights follow the trained ones, as target networks do."""
+
+    def __init__(self, clip: bool) -> None:
+        super().__init__()
+        self.out = layers.Dense(5)
+        self.followed = layers.Dense(5, trainable=False)
+        self._clip = clip
+
+    def build(self, shape: Any) -> None:
+        self.out.build((None, 64))
+        self.followed.build((None, 64))
+
+    def call(self, x: Any) -> Any:
+        return self.out(keras.ops.reshape(x, (-1, 64)))
+
+    def train_step(self, *arguments: Any) -> Any:
+        result = super().train_step(*arguments)
+        if keras.backend.backend() == "jax":
+            logs, (trainable, others, optimizer, metrics) = result
+            if self._clip:
+                return logs, ([keras.ops.clip(v, -0.1, 0.1) for v in trainable], others, optimizer, metrics)
+            return logs, (trainable, [v * 1 for v in trainable], optimizer, metrics)
+        target = self.out if self._clip else self.followed
+        target.kernel.assign(keras.ops.clip(self.out.kernel, -0.1, 0.1))
+        return result
+
+
+def follower(clip: bool) -> Follower:
+    model = Follower(clip)
+    model.build((None, 8, 8, 1))
+    return model
+
+
+@case
+def weights_changed_by_the_step() -> None:
+    fit(*models.images(), model=follower(clip=True))
+
+
+@case
+def state_computed_from_updated_weights() -> None:
+    fit(*models.images(), model=follower(clip=False))
+
+
+@case
+def strings() -> None:
+    fit(np.array([["a"], ["b"]] * 20, dtype=object), np.zeros(40))
+
+
+@case
+def targets_beside_a_dataset() -> None:
+    import tensorflow as tf
+
+    x, y = models.images()
+    fit(tf.data.Dataset.from_tensor_slices(x).batch(16), y, batch_size=None)
+
+
+@case
+def evaluate_nothing() -> None:
+    import tensorflow as tf
+
+    model = models.compile_for_classes(models.dense(), "sgd")
+    model.evaluate(tf.data.Dataset.from_tensor_slices(models.images()).batch(16).filter(lambda x, y: False), verbose=0)
+
+
 @case
 def no_pieces() -> None:
     shoal.AllReduce(pieces=0)

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import models
+import numpy as np
 
 import shoal
 from shoal.collectives.tree import Node
@@ -63,8 +64,52 @@ def left_to_right() -> dict[str, Any]:
         partial_sums.split = tree
 
 
+class Noise(keras.layers.Layer):
+    """Random also when it is tested."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = keras.random.SeedGenerator(4)
+
+    def call(self, x: Any) -> Any:
+        return x + keras.random.normal(keras.ops.shape(x), seed=self.generator)
+
+
+def noise_in_tests() -> dict[str, Any]:
+    keras.utils.set_random_seed(11)
+    model = keras.Sequential([keras.layers.Input((8, 8, 1)), keras.layers.Flatten(), Noise(), keras.layers.Dense(5)])
+    models.compile_for_classes(model, "sgd")
+    x, y = models.images()
+    evaluated = [float(model.evaluate(x, y, batch_size=8, verbose=0)).hex() for _ in range(2)]
+    return {"evaluated": evaluated, "weights": models.weights_hash(model)}
+
+
+def loader_that_pads() -> dict[str, Any]:
+    """Its collate function looks at the whole batch, so it must see the whole batch on every worker."""
+    import torch
+
+    rng = np.random.default_rng(2)
+    samples = [(rng.normal(size=int(rng.integers(2, 9))).astype("float32"), i % 5) for i in range(40)]
+
+    def pad(chosen: list[Any]) -> Any:
+        longest = max(len(x) for x, _ in chosen)
+        rows = [np.pad(x, (0, longest - len(x)))[:, None] for x, _ in chosen]
+        return torch.tensor(np.stack(rows)), torch.tensor([y for _, y in chosen])
+
+    keras.utils.set_random_seed(11)
+    model = keras.Sequential(
+        [keras.layers.Input((None, 1)), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(5)]
+    )
+    models.compile_for_classes(model, "sgd")
+    loader = torch.utils.data.DataLoader(samples, batch_size=10, shuffle=True, collate_fn=pad)
+    model.fit(loader, verbose=0)
+    return {"weights": models.weights_hash(model)}
+
+
 def main(out: Path) -> None:
     hashes: dict[str, Any] = {"float16_with_overflow": float16_with_overflow()}
+    hashes["noise_in_tests"] = noise_in_tests()
+    hashes["loader_that_pads"] = loader_that_pads()
     for make, data, optimizer in CASES:
         hashes[make.__name__] = train(make, data, optimizer)
     if shoal.size() == 1:

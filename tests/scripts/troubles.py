@@ -13,6 +13,7 @@ import models
 import numpy as np
 
 import shoal
+import shoal.session
 
 CASES: dict[str, Callable[[], Any]] = {}
 BAD = 1  # the rank of the worker that misbehaves
@@ -63,6 +64,29 @@ def bit_flip() -> None:
 @case
 def other_model() -> None:
     fit(model=models.convolution() if shoal.rank() == BAD else None)
+
+
+@case
+def other_data() -> None:
+    model = models.compile_for_classes(models.dense(), "sgd")
+    rng = np.random.default_rng()
+    model.fit(rng.normal(size=(32, 8, 8, 1)), rng.integers(0, 5, 32), verbose=0)
+
+
+@case
+def nothing() -> None:
+    """No trouble: what a script leaves to chance, weights and the order of its data, is alike on all workers."""
+    x, y = models.sentences()
+    order = np.random.permutation(len(x))
+    model = keras.Sequential(
+        [keras.layers.Input((6,)), keras.layers.Embedding(20, 8), keras.layers.SimpleRNN(8), keras.layers.Dense(5)]
+    )
+    models.compile_for_classes(model, "sgd").fit(x[order], y[order], verbose=0)
+    words = [f"word {i}" for i in range(50)]
+    told = shoal.session.current().group().gather("what all must agree on", "".join(set(words)).encode())
+    assert told[0] == told[1]
+    told = shoal.session.current().group().gather("the weights", models.weights_hash(model).encode())
+    assert told[0] == told[1]
 
 
 @case

@@ -69,10 +69,10 @@ class Cut:
 def cut(model: Any, weight: Any, mark: Callable[[Any], Any] = lambda weights: weights) -> Iterator[Cut]:
     """Opens a cut for one call of `model.train_step`. Not reentrant; one thread only.
 
-    `weight` is the piece's share of the step's samples. It goes into the loss where the step scales it, as Keras's own
-    steps do: that costs nothing, and a float16 piece then overflows no sooner than the whole batch would. The
-    gradients of a step that does not scale its loss are weighted after it. `mark` is applied to the weights that the
-    optimizer gives back on JAX, so that a trace shows who uses them.
+    `weight` is the piece's share of the step's samples. It goes into the loss where Keras's own step scales it: that
+    costs nothing. So it does where the loss is scaled for float16: a piece then overflows no sooner than the whole
+    batch would. Other steps may show their loss to the user; their gradients are weighted after them. `mark` is
+    applied to the weights that the optimizer gives back on JAX, so that a trace shows who uses them.
     """
     opened = Cut(model)
     optimizer = model.optimizer
@@ -82,7 +82,10 @@ def cut(model: Any, weight: Any, mark: Callable[[Any], Any] = lambda weights: we
         opened.weighted = True
         return scale_loss(loss) * keras.ops.cast(weight, loss.dtype)
 
-    replaced: dict[str, Any] = {"scale_loss": weighted_loss}
+    replaced: dict[str, Any] = {}
+    keras_own = type(model).train_step.__module__.startswith("keras.")
+    if keras_own or isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        replaced["scale_loss"] = weighted_loss
     if keras.backend.backend() == "jax":
         method = "stateless_apply"
 

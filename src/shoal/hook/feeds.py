@@ -47,9 +47,9 @@ def open_source(request: Request, group: AbstractGroup) -> AbstractSource:
     if odd:
         source.close()
         raise Diverged(
-            f"{request.what}(): the data of {', '.join(odd)} differs from the chief's, so samples would be trained twice or "
-            "never. Every worker must load the same data in the same order: give a fixed seed to whatever shuffles, "
-            "splits or generates it (`np.random.default_rng(0)`, `random_state=0`)."
+            f"{request.what}(): the data of {', '.join(odd)} differs from the chief's, so samples would be trained "
+            "twice or never. Every worker must load the same data in the same order: give a fixed seed to whatever "
+            "shuffles, splits or generates it (`np.random.default_rng(0)`, `random_state=0`)."
         )
     return source
 
@@ -60,8 +60,8 @@ def _open(request: Request, group: AbstractGroup) -> AbstractSource:
         raise UsageError(f"{request.what}() got no data: x is None")
     if not is_arrays(x) and (request.y is not None or request.sample_weight is not None):
         raise UsageError(
-            f"{request.what}(): y and sample_weight can't be given beside a {type(x).__name__}, which gives them itself: "
-            "let it yield (x, y, sample_weight)."
+            f"{request.what}(): y and sample_weight can't be given beside a {type(x).__name__}, which gives them "
+            "itself: let it yield (x, y, sample_weight)."
         )
     if isinstance(x, keras.utils.PyDataset):
         return _py_dataset(request)
@@ -345,4 +345,5 @@ def _is_torch_loader(x: Any) -> bool:
 
 def _is_other_iterable(x: Any) -> bool:
     """Such as a Grain data set: it can be iterated, and is neither an array nor a nest of arrays."""
-    return hasattr(x, "__iter__") and not hasattr(x, "__array__") and not isinstance(x, list | tuple | dict)
+    array_like = hasattr(x, "__array__") or hasattr(x, "shape")
+    return hasattr(x, "__iter__") and not array_like and not isinstance(x, list | tuple | dict)

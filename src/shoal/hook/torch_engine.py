@@ -123,8 +123,8 @@ class TorchEngine(AbstractEngine):
         """A torch module's own buffers (its BatchNorm's statistics) are no Keras variables: who would combine them?"""
         for name, _ in self.model.named_buffers():
             raise CannotDistribute(
-                f"{type(self.model).__name__} {self.model.name!r} wraps a torch module with a buffer, {name}, which Shoal "
-                "would not combine over workers. Use Keras's own layer instead, such as keras.layers.BatchNormalization."
+                f"{type(self.model).__name__} {self.model.name!r} wraps a torch module with a buffer, {name}, which "
+                "Shoal would not combine over workers. Use Keras's own layer, such as keras.layers.BatchNormalization."
             )
 
     def _metric_changes(self) -> list[Array]:
