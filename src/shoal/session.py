@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import os
 import platform
-import warnings
 from pathlib import Path
 
 from shoal import hook
 from shoal.clock import Deadline
 from shoal.cluster import folders, meeting
+from shoal.cluster.announcements import Announcements
 from shoal.cluster.identity import Identity
 from shoal.cluster.member import Seat
 from shoal.cluster.view import Member
 from shoal.collectives.group import AbstractGroup, Alone, form
 from shoal.config import CHECK_EVERY, RunConfig
-from shoal.errors import PeerTimeout
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 from shoal.wire.slate import Slate
+
+IN_SCRIPT = "running the script"  # what a worker does outside of fit, evaluate and predict
 
 
 class Session:
@@ -42,8 +43,8 @@ class Session:
         self._key = key
         self._group: AbstractGroup | None = None
         self._step = 0
-        self._doing = "running the script"
-        self._announced: dict[str, int] = {}
+        self._doing = IN_SCRIPT
+        self._announcements = Announcements(seat, config.deadlines) if seat is not None and config is not None else None
 
     @property
     def rank(self) -> int:
@@ -80,6 +81,10 @@ class Session:
         if self.seat is not None:
             self.seat.say(self._step, doing)
 
+    def rest(self) -> None:
+        """A call of fit, evaluate or predict is over: the script goes on."""
+        self.say(IN_SCRIPT)
+
     def count(self, samples: int) -> None:
         """Samples that a committed step has trained on."""
         if self.seat is not None:
@@ -87,37 +92,15 @@ class Session:
 
     def announce(self, what: str, path: str) -> None:
         """Tells the other workers that the chief has written a file they may wait for."""
-        if self.seat is not None:
-            self.seat.post(self._numbered(f"{what} {path}"), b"")
-            self.seat.post(self._numbered(what), path.encode())
+        if self._announcements is not None:
+            self._announcements.announce(what, path)
 
     def wait_for_chief(self, what: str, path: str) -> None:
-        """Waits until the chief has written a file, as often as it was waited for.
-
-        A path that differs from worker to worker (a time, a temporary folder) never comes from the chief: after the
-        silence deadline, its having written something of this kind as often is enough.
-        """
-        if self.seat is None or self._config is None:
-            return
-        self.say(f"waiting for the chief to {what} {path}")
-        deadlines, same, alike = self._config.deadlines, self._numbered(f"{what} {path}"), self._numbered(what)
-        try:
-            self.seat.wait_post(same, Deadline.after(deadlines.silence))
-        except PeerTimeout:
-            self._wait_for_another(what, path, same, alike, Deadline.after(deadlines.stall))
-        finally:
-            self.say("running the script")
-
-    def _wait_for_another(self, what: str, path: str, same: str, alike: str, deadline: Deadline) -> None:
-        chief = self.seat.view.chief.id if self.seat is not None else ""
-        try:
-            assert self.seat is not None
-            if self.seat.wait_any_post((same, alike), deadline) == alike:
-                written = self.seat.wait_post(alike, deadline).decode()
-                warnings.warn(f"{what}: this worker was asked for {path}, the chief wrote {written}", stacklevel=2)
-        except PeerTimeout as error:
-            text = f"{chief} did not {what} {path}, for which {self._me} waits: every worker must make the same calls"
-            raise PeerTimeout((chief,), text) from error
+        """Waits until the chief has written a file."""
+        if self._announcements is not None:
+            self.say(f"waiting for the chief to {what} {path}")
+            self._announcements.wait(what, path)
+            self.rest()
 
     def close(self, ok: bool) -> None:
         """Leaves the run. After a good end it waits for the others: their last exchange may still need this worker."""
@@ -149,10 +132,6 @@ class Session:
         """Whether this worker is in an exchange, where it can't go on unless all come."""
         assert self.seat is not None
         self.seat.say(self._step, self._doing, exchanging=waiting)
-
-    def _numbered(self, what: str) -> str:
-        self._announced[what] = self._announced.get(what, 0) + 1
-        return f"{what} #{self._announced[what]}"
 
 
 _current: Session | None = None

@@ -166,12 +166,11 @@ class Seat:
         self._wait(lambda: name in self._posts, deadline, f"nobody posted {name!r}")
         return self._posts[name]
 
-    def wait_any_post(self, names: tuple[str, ...], deadline: Deadline) -> str:
-        """The first of these names under which something was posted; PeerTimeout and RunEnded as `wait_post`."""
-        self._wait(
-            lambda: any(name in self._posts for name in names), deadline, f"nobody posted any of {', '.join(names)}"
-        )
-        return next(name for name in names if name in self._posts)
+    def wait_any_post(self, names: tuple[str, ...], deadline: Deadline) -> tuple[str, bytes]:
+        """The first of these names that something is posted under, and what; errors as of `wait_post`."""
+        known = ", ".join(names)
+        self._wait(lambda: any(name in self._posts for name in names), deadline, f"nobody posted {known}")
+        return next((name, self._posts[name]) for name in names if name in self._posts)
 
     def wait_end(self) -> None:
         """Return when every worker is done; RunEnded if the run ends otherwise.

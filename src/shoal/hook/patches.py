@@ -21,8 +21,6 @@ from shoal.hook.predict import predict
 from shoal.hook.run import Run
 from shoal.strategies.allreduce import AllReduce, entered
 
-AFTER = "running the script"  # what a worker does outside of fit, evaluate and predict
-
 _strategies: weakref.WeakKeyDictionary[Any, AllReduce] = weakref.WeakKeyDictionary()
 
 
@@ -78,7 +76,7 @@ def _fit(run: Run, original: Any) -> Any:
         try:
             return fit(run, _strategy_of(self), self, FitArguments(**given))
         finally:
-            run.say(AFTER)
+            run.rest()
 
     return fit_
 
@@ -104,7 +102,7 @@ def _evaluate(run: Run, original: Any) -> Any:
         try:
             logs = evaluate(run, _strategy_of(self), self, request, callbacks, verbose)
         finally:
-            run.say(AFTER)
+            run.rest()
         return logs if return_dict else self._flatten_metrics_in_order(logs)
 
     return evaluate_
@@ -125,7 +123,7 @@ def _predict(run: Run, original: Any) -> Any:
         try:
             return predict(run, self, request, callbacks, verbose)
         finally:
-            run.say(AFTER)
+            run.rest()
 
     return predict_
 

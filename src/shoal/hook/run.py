@@ -33,6 +33,9 @@ class Run(Protocol):
     def say(self, doing: str, step: int | None = None) -> None:
         """What this worker does now, for `shoal status` and for errors."""
 
+    def rest(self) -> None:
+        """A call of fit, evaluate or predict is over: the script goes on."""
+
     def count(self, samples: int) -> None:
         """Samples that a committed step has trained on."""
 
