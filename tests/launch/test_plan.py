@@ -71,6 +71,7 @@ def test_threads_reach_every_library(script, environ):
         assert worker.environment[name] == "1"
     assert worker.environment["KERAS_BACKEND"] == "tensorflow"
     assert worker.environment["PATH"] == "/bin"
+    assert worker.environment["MALLOC_ARENA_MAX"] == "1"
     assert "-1t-" in worker.environment["JAX_COMPILATION_CACHE_DIR"]  # a script may choose JAX itself
 
 
