@@ -73,10 +73,9 @@ def _fit(run: Run, original: Any) -> Any:
         given.pop("self")
         if _is_plain(run, self):
             return original(self, **_with_reporter(run, given))
-        try:
-            return fit(run, _strategy_of(self), self, FitArguments(**given))
-        finally:
-            run.rest()
+        history = fit(run, _strategy_of(self), self, FitArguments(**given))
+        run.rest()  # not after an error, whose report tells what was going on
+        return history
 
     return fit_
 
@@ -99,10 +98,8 @@ def _evaluate(run: Run, original: Any) -> Any:
         if not self.compiled:
             raise ValueError("You must call `compile()` before calling `evaluate()`.")
         request = feeds.Request("evaluate", x, y, sample_weight, batch_size, steps)
-        try:
-            logs = evaluate(run, _strategy_of(self), self, request, callbacks, verbose)
-        finally:
-            run.rest()
+        logs = evaluate(run, _strategy_of(self), self, request, callbacks, verbose)
+        run.rest()
         return logs if return_dict else self._flatten_metrics_in_order(logs)
 
     return evaluate_
@@ -120,10 +117,9 @@ def _predict(run: Run, original: Any) -> Any:
         if run.size == 1:
             return original(self, x, batch_size, verbose, steps, callbacks)
         request = feeds.Request("predict", x, batch_size=batch_size, steps=steps)
-        try:
-            return predict(run, self, request, callbacks, verbose)
-        finally:
-            run.rest()
+        rows = predict(run, self, request, callbacks, verbose)
+        run.rest()
+        return rows
 
     return predict_
 
