@@ -41,6 +41,15 @@ class JaxEngine(AbstractEngine):
         self._borrowed: dict[int, list[Any]] = {}
         self._on_host = jax.default_backend() == "cpu"  # elsewhere totals are copied to the device
 
+    def begin(self, seed: int) -> None:
+        super().begin(seed)
+        if self._on_host:
+            # Borrowed totals are tied to a device, and so is what the update makes of them. Programs are compiled
+            # anew for such inputs: weights that are tied from the start spare the second compilation.
+            device = jax.devices()[0]
+            for variable in (*self.variables.trainable, *self.variables.states, *self.variables.optimizer):
+                variable._value = jax.device_put(variable.value, device)
+
     def read(self, variable: Any) -> Array:
         return np.asarray(variable.value)
 
