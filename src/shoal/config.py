@@ -36,6 +36,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     script: str  # a path, or a module's name when `is_module`
     arguments: tuple[str, ...] = ()
     is_module: bool = False
+    least: int | None = None  # with fewer workers than this no step begins; None: the first loss ends the run
     pieces: int | None = None  # None: the number of workers at the start
     strategy: str = "allreduce"
     transport: Transport = "shm"

@@ -9,11 +9,15 @@ ShoalError
 │   ├── PeerClosed                   the connection closed
 │   └── PeerTimeout                  a deadline passed; names who did not come
 ├── Diverged                         workers disagree: their weights, their scripts or their settings
+├── BadCheckpoint                    a checkpoint is torn, damaged or none at all
 └── NoSpace                          shared memory or disk is full
 RunEnded (a BaseException)           the run is over; a script's `except Exception` must not swallow it
+ViewChanged (a BaseException)        the members have changed; what was going on among the old ones is begun anew
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 
 class ShoalError(Exception):
@@ -65,6 +69,17 @@ class Diverged(ShoalError):
     """Workers that must agree do not: on their weights, their scripts or their settings."""
 
 
+class BadCheckpoint(ShoalError):
+    """A checkpoint is torn, damaged or none at all. Nothing of it was used."""
+
+    def __init__(self, why: str, path: Path | None = None) -> None:
+        text = why if path is None else f"{path} is not a whole checkpoint: {why}"
+        hint = "" if path is None else f". `shoal checkpoint list {path.parent}` shows those that are."
+        super().__init__(text + hint)
+        self.why = why
+        self.path = path
+
+
 class NoSpace(ShoalError):
     """Shared memory or disk is full."""
 
@@ -79,3 +94,11 @@ class RunEnded(BaseException):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class ViewChanged(BaseException):
+    """There is a newer view than the one in which something was waited for. Never leaves Shoal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"view {number} has come")
+        self.number = number

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
+
+import msgspec
 
 from shoal import hook
 from shoal.clock import Deadline
@@ -15,12 +18,13 @@ from shoal.cluster import folders, meeting
 from shoal.cluster.announcements import Announcements
 from shoal.cluster.identity import Identity
 from shoal.cluster.member import Seat
-from shoal.cluster.view import Member
-from shoal.collectives.group import AbstractGroup, Alone, form
+from shoal.cluster.view import Member, View
+from shoal.collectives.group import AbstractGroup, Alone, Company, form
 from shoal.config import CHECK_EVERY, RunConfig
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 from shoal.wire.slate import Slate
+from shoal.wire.wakeup import Wakeup
 
 IN_SCRIPT = "running the script"  # what a worker does outside of fit, evaluate and predict
 
@@ -41,22 +45,38 @@ class Session:
         self.seat = seat
         self._listener = listener
         self._key = key
-        self._group: AbstractGroup | None = None
+        self._company: Company | None = None
         self._step = 0
         self._doing = IN_SCRIPT
+        self._calls = 0
+        self._depth = 0
         self._announcements = Announcements(seat, config.deadlines) if seat is not None and config is not None else None
 
     @property
     def rank(self) -> int:
-        return self.seat.view.rank(self._me) if self.seat is not None else 0
+        """This worker's place among the others; one that has come late, and is not in yet, stands behind them."""
+        if self.seat is None:
+            return 0
+        view = self.seat.view
+        return view.rank(self._me) if view.has(self._me) else len(view.workers)
 
     @property
     def size(self) -> int:
         return len(self.seat.view.workers) if self.seat is not None else 1
 
     @property
+    def workers(self) -> int:
+        """How many the run was started with."""
+        return self._config.workers if self._config is not None else 1
+
+    @property
     def is_chief(self) -> bool:
         return self.rank == 0
+
+    @property
+    def is_plain(self) -> bool:
+        """One worker, now and later: Keras does it all."""
+        return self.workers == 1
 
     @property
     def pieces(self) -> int | None:
@@ -68,11 +88,54 @@ class Session:
         """Steps between two comparisons of the workers' weights."""
         return self._config.check_every if self._config is not None else CHECK_EVERY
 
-    def group(self) -> AbstractGroup:
-        """All workers of the run, connected. Formed when it is first asked for, which all workers do."""
-        if self._group is None:
-            self._group = self._form()
-        return self._group
+    @property
+    def company(self) -> Company:
+        """All workers of the run. They connect when they first do something together."""
+        if self._company is None:
+            patience = self._config.deadlines.stall if self._config is not None else 0.0
+            lasting = self._config is not None and self._config.least is not None
+            self._company = Company(self._me, self.seat, self._form, patience, lasting, self.say)
+        return self._company
+
+    # The script's calls of fit, evaluate and predict --------------------------------------------------
+
+    @property
+    def calls(self) -> int:
+        return self._calls
+
+    @calls.setter
+    def calls(self, number: int) -> None:
+        self._calls = number
+
+    def begin_call(self) -> int:
+        self._calls += 1
+        self._depth += 1
+        return self._calls - 1
+
+    def end_call(self, call: int, result: bytes | None) -> None:
+        """Calls within calls (a callback that evaluates) are not kept, but counted."""
+        self._depth -= 1
+        if self._depth == 0 and result is not None and self.seat is not None and not self.company.is_late:
+            self.seat.finished(call, msgspec.msgpack.encode((self._calls, result)))
+
+    def replay(self, call: int) -> bytes:
+        assert self.seat is not None
+        self.say(f"waiting until call {call} of the script is over for the others")
+        while (kept := self.seat.wait_result_or_view(call, self.seat.view.number)) is None:
+            pass
+        return self.unpack(kept)
+
+    def unpack(self, kept: bytes) -> bytes:
+        """What is kept of a call that is over; the next call has the number that it has for the others."""
+        self._calls, result = msgspec.msgpack.decode(kept, type=tuple[int, bytes])
+        return result
+
+    def candidates(self, call: int) -> tuple[str, ...]:
+        if self.seat is None:
+            return ()
+        return tuple(candidate.id for candidate in self.seat.candidates if candidate.call == call)
+
+    # What this worker does ------------------------------------------------------------------------------
 
     def say(self, doing: str, step: int | None = None) -> None:
         """What this worker does now: `shoal status` and every error shows it. Costs next to nothing."""
@@ -95,36 +158,41 @@ class Session:
         if self._announcements is not None:
             self._announcements.announce(what, path)
 
-    def wait_for_chief(self, what: str, path: str) -> None:
-        """Waits until the chief has written a file."""
-        if self._announcements is not None:
-            self.say(f"waiting for the chief to {what} {path}")
-            self._announcements.wait(what, path)
-            self.rest()
+    def wait_for_chief(self, what: str, path: str) -> bool:
+        """Waits until the chief has written a file; False if it is this worker that has to."""
+        if self._announcements is None:
+            return False
+        self.say(f"waiting for the chief to {what} {path}")
+        waited = self._announcements.wait(what, path)
+        self.rest()
+        return waited
 
     def close(self, ok: bool) -> None:
-        """Leaves the run. After a good end it waits for the others: their last exchange may still need this worker."""
+        """Leaves the run. After a good end it waits for the others: they may still need this worker's last result."""
         if self.seat is not None and ok:
             self.seat.done()
-            self.seat.wait_end()
-        if self._group is not None:
-            self._group.close()
+            company = self._company if self._company is not None and self._company.has_acted else None
+            while not self.seat.wait_end(after=company.view if company else None):
+                assert company is not None
+                company.attend()
+        if self._company is not None:
+            self._company.close()
         if self._listener is not None:
             self._listener.close()
         if self.seat is not None:
             self.seat.close()
 
-    def _form(self) -> AbstractGroup:
+    def _form(self, view: View, wakeup: Wakeup) -> AbstractGroup:
         if self.seat is None or self._config is None or self._listener is None or self._key is None:
             return Alone(self._me)
         return form(
-            self.seat.view,
+            view,
             self._me,
             self._listener,
             self._key,
             self._config.transport,
             self._config.deadlines,
-            self.seat.wakeup,
+            wakeup,
             self._wait,
         )
 
@@ -137,14 +205,19 @@ class Session:
 _current: Session | None = None
 
 
-def start(config: RunConfig, key: RunKey, member_id: str, folder: Path) -> Session:
-    """Joins the run; returns when all members have joined. The script's models train in it from now on."""
+def start(
+    config: RunConfig, key: RunKey, member_id: str, folder: Path, on_chief: Callable[[], None] = lambda: None
+) -> Session:
+    """Joins the run; returns when all members have joined. The script's models train in it from now on.
+
+    `on_chief` is called when this worker becomes the chief.
+    """
     address = f"unix:{folder / member_id}.sock" if config.transport == "shm" else "tcp:127.0.0.1:0"
     listener = Listener(address, key)
     coordinator = meeting.find(folder, Deadline.after(config.deadlines.start))
     member = Member(member_id, "worker", os.getpid(), platform.node(), listener.address)
     slate = Slate(folder / f"{member_id}{folders.SLATE}")
-    seat = Seat.join(coordinator, key, member, Identity.of_this_process(config), config.deadlines, slate)
+    seat = Seat.join(coordinator, key, member, Identity.of_this_process(config), config.deadlines, slate, on_chief)
     return _enter(Session(member_id, config, seat, listener, key))
 
 

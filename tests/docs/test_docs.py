@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 import shoal
 from shoal import cli
+from shoal.cli import checkpoint as checkpoint_verb
 from shoal.cli import run as run_verb
 from shoal.cli import status as status_verb
 
@@ -75,6 +76,8 @@ def test_commands_are_understood(page: Page, tmp_path: Path, monkeypatch: pytest
                 assert result.exit_code == 0, f"{words}: {result.output}"
             case ["shoal", "status", *rest]:
                 status_verb.status.make_context("status", rest)
+            case ["shoal", "checkpoint", verb, *rest]:
+                checkpoint_verb.checkpoint.commands[verb].make_context(verb, rest)
             case ["make", target]:
                 assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), words
             case ["pip", "install", "-e", what]:

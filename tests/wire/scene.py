@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shoal.clock import Deadline
-from shoal.wire import Codec, Connection, Listener, Message, RunKey, connect
+from shoal.wire import Codec, Connection, Listener, Message, RunCertificate, RunKey, connect
 from shoal.wire.addresses import parse
 
 
@@ -27,7 +27,8 @@ class Other(Message, frozen=True):
 
 
 CODEC = Codec(Word)
-KINDS = ("unix", "tcp")
+KINDS = ("unix", "tcp", "tls")
+CERTIFICATE = RunCertificate.new()
 
 
 def soon() -> Deadline:
@@ -36,13 +37,13 @@ def soon() -> Deadline:
 
 
 def address(kind: str, folder: Path) -> str:
-    return f"unix:{folder}/s.sock" if kind == "unix" else "tcp:127.0.0.1:0"
+    return f"unix:{folder}/s.sock" if kind == "unix" else f"{kind}:127.0.0.1:0"
 
 
 @contextlib.contextmanager
 def listening(kind: str, folder: Path) -> Iterator[tuple[Listener, RunKey]]:
     key = RunKey.new()
-    listener = Listener(address(kind, folder), key)
+    listener = Listener(address(kind, folder), key, certificate=CERTIFICATE)
     try:
         yield listener, key
     finally:

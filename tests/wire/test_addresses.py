@@ -3,12 +3,29 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import UsageError
-from shoal.wire.addresses import parse
+from shoal.wire.addresses import TlsAddress, parse
+
+PLAIN = ["unix:/tmp/a.sock", "tcp:127.0.0.1:0", "tcp:127.0.0.2:65535", "tcp:[::1]:80"]
+ENCRYPTED = ["tls:10.0.0.1:4321", "tls:0.0.0.0:0", "tls:127.0.0.1:1", "tls:[2001:db8::1]:80", f"tls:[::]:0#{'0a' * 32}"]
 
 
-@pytest.mark.parametrize("text", ["unix:/tmp/a.sock", "tcp:127.0.0.1:0", "tcp:127.0.0.2:65535", "tcp:[::1]:80"])
+@pytest.mark.parametrize("text", PLAIN + ENCRYPTED)
 def test_an_address_reads_as_it_is_written(text: str) -> None:
     assert str(parse(text)) == text
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.1", "[::]", "[2001:db8::1]", "[::ffff:10.0.0.1]"])
+def test_tcp_beyond_loopback_is_tls(host: str) -> None:
+    """There is no way to write an address that leaves this host in the clear."""
+    where = parse(f"tcp:{host}:80")
+    assert isinstance(where, TlsAddress)
+    assert str(where) == f"tls:{host}:80"
+
+
+def test_an_address_is_spoken_of_without_its_pin() -> None:
+    where = parse(ENCRYPTED[-1])
+    assert isinstance(where, TlsAddress)
+    assert where.place == "tls:[::]:0"
 
 
 def test_localhost_is_loopback() -> None:
@@ -18,15 +35,20 @@ def test_localhost_is_loopback() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("/tmp/a.sock", "expected unix:/path or tcp"),
+        ("/tmp/a.sock", "expected unix:/path, tcp:127.0.0.1:PORT or tls:HOST:PORT"),
         ("unix:relative", "must be absolute"),
         ("unix:/" + "x" * 200, "107 bytes, this one has 201"),
         ("tcp:127.0.0.1", "no port"),
         ("tcp:127.0.0.1:65536", "no port"),
         ("tcp:127.0.0.1:-1", "no port"),
         ("tcp:example.org:80", "no IP address"),
-        ("tcp:0.0.0.0:80", "not on this machine's loopback"),
-        ("tcp:192.168.1.1:80", "not encrypted yet"),
+        ("tls:example.org:80", "no IP address"),
+        ("tls:10.0.0.1", "no port"),
+        ("tls:10.0.0.1:80#", "no pin"),
+        ("tls:10.0.0.1:80#" + "0A" * 32, "no pin"),
+        ("tls:10.0.0.1:80#" + "0a" * 33, "no pin"),
+        ("tcp:127.0.0.1:80#" + "0a" * 32, "no port"),
+        ("tls:[fe80::1%eth0]:80", "names a network card"),
     ],
 )
 def test_a_bad_address_is_refused_with_the_reason(text: str, why: str) -> None:

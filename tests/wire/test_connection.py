@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import threading
@@ -75,9 +76,10 @@ def test_a_frame_that_announces_too_much_is_refused_before_anything_is_allocated
         assert len(bob._inbox) < 100_000
 
 
-def test_the_largest_header_passes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_largest_header_passes(kind: str, tmp_path: Path) -> None:
     word = Word(1, "x" * (frames.MAX_HEADER - 100))
-    with pair("unix", tmp_path) as (alice, bob):
+    with pair(kind, tmp_path) as (alice, bob):
         assert transfer([Send(alice, word)], [Receive(bob)], soon()) == [word]
         with pytest.raises(UsageError, match="too large"):
             alice.send(Word(1, "x" * frames.MAX_HEADER))
@@ -123,10 +125,11 @@ def test_a_silent_peer_is_named_when_the_deadline_passes(kind: str, tmp_path: Pa
         assert caught.value.missing == ("bob",)
 
 
-def test_a_peer_that_reads_nothing_is_named_when_the_deadline_passes(tmp_path: Path) -> None:
-    with pair("unix", tmp_path) as (alice, _):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_peer_that_reads_nothing_is_named_when_the_deadline_passes(kind: str, tmp_path: Path) -> None:
+    with pair(kind, tmp_path) as (alice, _):
         with pytest.raises(PeerTimeout, match="alice did not take a message"):
-            alice.send(Word(1), [memoryview(bytes(4_000_000))], Deadline.after(0.02))
+            alice.send(Word(1), [memoryview(bytes(30_000_000))], Deadline.after(0.3))
         assert alice.pending
         with pytest.raises(PeerTimeout, match="no transfer with alice in time"):
             transfer([Send(alice, Word(2))], [], Deadline.after(0.02))
@@ -185,9 +188,66 @@ def test_announced_descriptors_that_did_not_come_are_refused(tmp_path: Path) -> 
             bob.receive_fds(soon())
 
 
-def test_descriptors_do_not_travel_over_tcp(tmp_path: Path) -> None:
-    with pair("tcp", tmp_path) as (alice, _), pytest.raises(WireError, match="unix sockets only"):
+@pytest.mark.parametrize("kind", ["tcp", "tls"])
+def test_descriptors_travel_over_unix_sockets_only(kind: str, tmp_path: Path) -> None:
+    with pair(kind, tmp_path) as (alice, _), pytest.raises(WireError, match="unix sockets only"):
         alice.send_fds(Word(1), [0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_poll_does_not_see_is_called_buffered(kind: str, tmp_path: Path) -> None:
+    """Three frames come in one read: after the first, a poll may say that there is nothing."""
+    with pair(kind, tmp_path) as (alice, bob):
+        words = [Word(n, "x" * 5000) for n in range(9)]
+        for word in words:
+            alice.send(word)
+        heard = [bob.receive(soon())]
+        while len(heard) < len(words):
+            assert bob.buffered or select.select([bob], [], [], 10)[0]
+            message = bob.try_receive()
+            heard += [message] if message else []
+        assert heard == words
+        assert not bob.buffered
+        assert bob.try_receive() is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_posted_is_pending_until_the_kernel_has_all_of_it(kind: str, tmp_path: Path) -> None:
+    """Also what TLS has made records of and could not send: nobody else would come back for it."""
+    much = memoryview(bytes(20_000_000))
+    with pair(kind, tmp_path) as (alice, bob):
+        alice.post(Word(1), [much])
+        place = memoryview(bytearray(much.nbytes))
+        assert alice.pending
+        while bob.try_receive(lambda _: [place]) is None:
+            alice.flush()
+        assert not alice.pending
+        assert alice.bytes_sent == bob.bytes_received
+
+
+def test_records_that_could_not_be_sent_are_pending(tmp_path: Path) -> None:
+    """TLS has taken all bytes and made records of them; what counts is what the kernel has."""
+    with pair("tls", tmp_path) as (alice, bob):
+        posted = 0
+        while not alice.pending:
+            alice.post(Word(posted, "x" * 100_000))
+            posted += 1
+        assert not alice._outbox
+        heard = 0
+        while heard < posted:
+            alice.flush()
+            heard += bob.try_receive() is not None
+        assert not alice.pending
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_peer_that_is_gone_takes_nothing_and_leaves_nothing_pending(kind: str, tmp_path: Path) -> None:
+    with pair(kind, tmp_path) as (alice, bob):
+        alice.post(Word(1), [memoryview(bytes(20_000_000))])
+        bob.close()
+        with pytest.raises(PeerClosed, match="connection to alice closed"):
+            alice.send(Word(2))
+        assert not alice.pending
 
 
 def test_a_socket_that_the_kernel_gave_up_names_its_peer() -> None:

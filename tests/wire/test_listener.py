@@ -6,6 +6,7 @@ import select
 import socket
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from shoal.errors import PeerClosed, PeerTimeout, Refused, RunEnded, UsageError
 from shoal.wire import Connection, Handshake, Listener, RunKey, Wakeup, connect
 from shoal.wire.listener import _MAX_STRANGERS
 
-from .scene import CODEC, KINDS, Word, address, dial, listening, soon
+from .scene import CERTIFICATE, CODEC, KINDS, Word, address, dial, listening, soon
 
 
 @contextlib.contextmanager
@@ -185,7 +186,7 @@ def test_an_address_in_use_says_what_to_do(tmp_path: Path) -> None:
             listening(kind, tmp_path) as (listener, key),
             pytest.raises(UsageError, match=r"is in use by another process\. Stop it, or choose another"),
         ):
-            Listener(listener.address, key)
+            Listener(listener.address, key, certificate=CERTIFICATE)
 
 
 def test_a_folder_that_is_not_there_says_so(tmp_path: Path) -> None:
@@ -198,6 +199,22 @@ def test_a_unix_socket_is_its_owners_alone_and_goes_with_its_listener(tmp_path: 
         assert stat.S_IMODE((tmp_path / "s.sock").stat().st_mode) == 0o600
         listener.close()
         assert not (tmp_path / "s.sock").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_connection_hides_nothing_from_a_poll(kind: str, tmp_path: Path) -> None:
+    """What is said right behind the welcome is still in the kernel, where a selector sees it."""
+    with listening(kind, tmp_path) as (listener, key), joining(listener, key) as outcome:
+        ours = listener.accept(CODEC, soon())
+        ours.send(Word(1))
+        while not outcome:
+            time.sleep(0.001)
+        (theirs,) = outcome
+        assert isinstance(theirs, Connection)
+        assert not theirs.buffered
+        assert select.select([theirs], [], [], 10)[0] == [theirs]
+        assert theirs.try_receive() == Word(1)
+        ours.close()
 
 
 def test_messages_flow_as_soon_as_both_are_proven(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from shoal.cli import run, status
+from shoal.cli import checkpoint, run, status
 from shoal.errors import UsageError
 
 __all__ = ["main"]
@@ -34,3 +34,4 @@ def main() -> None:
 
 main.add_command(run.run)
 main.add_command(status.status)
+main.add_command(checkpoint.checkpoint)

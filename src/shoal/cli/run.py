@@ -13,10 +13,36 @@ from shoal.launch.local import launch
 from shoal.launch.plan import Request, make_plan
 
 
+class WorkerRange(click.ParamType[tuple[int | None, int]]):
+    """`4`, or `2:6` for at least two and at most six."""
+
+    name = "workers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int | None, int]:
+        least, colon, most = str(value).rpartition(":")
+        try:
+            return (int(least) if colon else None), int(most)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number of workers nor a range such as 2:6", param, ctx)
+
+
 # What follows the script is the script's, options like -n and --help too: parsing stops at the first word
 # that is not an option.
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("-n", "workers", type=int, default=1, show_default=True, help="Workers to start.")
+@click.option(
+    "-n",
+    "workers",
+    type=WorkerRange(),
+    default="1",
+    show_default=True,
+    metavar="N|MIN:MAX",
+    help="Workers to start, and the least with which to go on.  [least: 1]",
+)
+@click.option(
+    "--max-restarts", type=int, default=3, show_default=True, metavar="K", help="Of a worker that dies, per hour."
+)
+@click.option("--standby", type=int, default=0, metavar="K", help="Workers that wait, ready, to replace one that dies.")
+@click.option("--fail-fast", is_flag=True, help="End the run when a worker is lost, instead of going on.")
 @click.option("--backend", metavar="|".join(BACKENDS), help="Keras backend.  [default: as Keras would choose]")
 @click.option("--pieces", type=int, help="Pieces of a batch. Fixed pieces, same bits.  [default: the workers]")
 @click.option("--threads", type=int, help="Threads per worker.  [default: cores divided by workers]")
@@ -53,6 +79,7 @@ def run(words: tuple[str, ...], **options: Any) -> None:
     """Train SCRIPT on several workers. Everything after it is the script's own."""
     if not words:
         raise click.UsageError("name a script to train: shoal run -n 4 train.py")
-    request = Request(script=words[0], arguments=words[1:], **options)
+    least, most = options.pop("workers")
+    request = Request(script=words[0], arguments=words[1:], workers=most, least=least, **options)
     plan = make_plan(request, os.environ, tuple(sorted(os.sched_getaffinity(0))))
     sys.exit(launch(plan, os.environ))

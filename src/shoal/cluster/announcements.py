@@ -24,31 +24,40 @@ class Announcements:
         self._calls: Counter[str] = Counter()
 
     def announce(self, what: str, path: str) -> None:
-        """The chief has done this, for this path."""
-        self._seat.post(self._numbered(f"{what} {path}"), b"")
-        self._seat.post(self._numbered(what), path.encode())
+        """The chief has done what it was last asked for."""
+        self._seat.post(f"{what} {path} #{self._calls[f'{what} {path}']}", b"")
+        self._seat.post(f"{what} #{self._calls[what]}", path.encode())
 
-    def wait(self, what: str, path: str) -> None:
-        """Until the chief has done it as often as this worker has asked.
+    def wait(self, what: str, path: str) -> bool:
+        """Until the chief has done it as often as this worker has asked; False if this worker is the chief.
 
         A path that differs from worker to worker (a time, a temporary folder) never comes from the chief. After the
         silence deadline it is enough that the chief has done as many calls of this kind. PeerTimeout names the chief.
         """
         same, alike = self._numbered(f"{what} {path}"), self._numbered(what)
-        try:
-            self._seat.wait_post(same, Deadline.after(self._deadlines.silence))
-        except PeerTimeout:
-            self._wait_for_either(what, path, same, alike)
+        while not self._is_chief():
+            chief = self._seat.view.chief.id
+            try:
+                if not self._seat.wait_post((same,), Deadline.after(self._deadlines.silence), while_chief=chief):
+                    continue
+                return True
+            except PeerTimeout:
+                if self._wait_for_either(what, path, same, alike, chief):
+                    return True
+        return False
 
-    def _wait_for_either(self, what: str, path: str, same: str, alike: str) -> None:
-        chief = self._seat.view.chief.id
+    def _wait_for_either(self, what: str, path: str, same: str, alike: str, chief: str) -> bool:
         try:
-            name, value = self._seat.wait_any_post((same, alike), Deadline.after(self._deadlines.stall))
+            found = self._seat.wait_post((same, alike), Deadline.after(self._deadlines.stall), while_chief=chief)
         except PeerTimeout as error:
             text = f"{chief} did not {what} {path}, for which {self._seat.member.id} waits"
             raise PeerTimeout((chief,), f"{text}. Every worker must make the same calls.") from error
-        if name == alike:
-            warnings.warn(f"{what}: asked for {path} here, the chief wrote {value.decode()}", stacklevel=2)
+        if found is not None and found[0] == alike:
+            warnings.warn(f"{what}: asked for {path} here, the chief wrote {found[1].decode()}", stacklevel=2)
+        return found is not None
+
+    def _is_chief(self) -> bool:
+        return self._seat.view.chief.id == self._seat.member.id
 
     def _numbered(self, what: str) -> str:
         self._calls[what] += 1

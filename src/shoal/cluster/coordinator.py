@@ -22,9 +22,24 @@ from pathlib import Path
 
 from shoal.clock import Clock, SystemClock
 from shoal.cluster import folders, meeting
-from shoal.cluster.events import Closed, Event, Exited, HangUp, Interrupted, Noted, Over, Said, Tell, Tick
+from shoal.cluster.events import (
+    Closed,
+    Event,
+    Exited,
+    Fence,
+    GaveUp,
+    HangUp,
+    Interrupted,
+    Noted,
+    Over,
+    Report,
+    Said,
+    Started,
+    Tell,
+    Tick,
+)
 from shoal.cluster.evidence import look_at
-from shoal.cluster.leash import Interrupt, Leash, Reaped, Released, Spawned
+from shoal.cluster.leash import Abandoned, Interrupt, Leash, Reaped, Released, Spawned, Told
 from shoal.cluster.membership import Membership
 from shoal.cluster.messages import TO_COORDINATOR
 from shoal.cluster.view import Member
@@ -120,6 +135,9 @@ class Coordinator:
             match message:
                 case Spawned(member, pid):
                     self._groups[member] = pid
+                    self._events.append(Started(member))
+                case Abandoned(member):
+                    self._events.append(GaveUp(member))
                 case Reaped(member, code):
                     self._read_slates()
                     self._events.append(Exited(member, code))
@@ -152,9 +170,21 @@ class Coordinator:
                             self._send(link, message)
                     case HangUp(link):
                         self._close(link)
+                    case Fence(member):
+                        self._end_process(member)
+                    case Report(text):
+                        print(text, file=sys.stderr, flush=True)
+                        self._leash.send(Told(text))
                     case Over(end):
                         print(f"the run is over: {end.reason}", file=sys.stderr, flush=True)
                         self._leash.send(end)
+
+    def _end_process(self, member: Member) -> None:
+        """A worker of this host that was cut off must not wake up and write into the others' files."""
+        group = self._groups.get(member.id)
+        if group == member.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
 
     def _send(self, link: int, message: Message) -> None:
         if link in self._links:

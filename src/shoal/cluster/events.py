@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shoal.cluster.messages import End
+from shoal.cluster.view import Member
 from shoal.wire.messages import Message
 
 # Into membership: events ------------------------------------------------------------------------------
@@ -27,6 +28,20 @@ class Closed:
     """A link closed."""
 
     link: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The launcher started a worker: it will join."""
+
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    """The launcher will not start a worker in this one's place."""
+
+    member: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +84,7 @@ class Tick:
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
 
-Event = Said | Closed | Exited | Noted | Interrupted | Tick
+Event = Said | Closed | Started | GaveUp | Exited | Noted | Interrupted | Tick
 
 # Out of membership: decisions -------------------------------------------------------------------------
 
@@ -90,10 +105,24 @@ class HangUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Fence:
+    """This member of another view must do no more harm: end its process, if it is on this host."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Tell the user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Over:
     """The run is over. Decided once; every member was told the same."""
 
     end: End
 
 
-Decision = Tell | HangUp | Over
+Decision = Tell | HangUp | Fence | Report | Over

@@ -23,6 +23,18 @@ class Spawned(Message, frozen=True):
     pid: int
 
 
+class Abandoned(Message, frozen=True):
+    """Launcher -> coordinator: nobody will be started in the place of this worker."""
+
+    member: str
+
+
+class Told(Message, frozen=True):
+    """Coordinator -> launcher: show this to the user."""
+
+    text: str
+
+
 class Reaped(Message, frozen=True):
     """Launcher -> coordinator: this worker's process has ended. A negative code is a signal's number."""
 
@@ -49,7 +61,7 @@ class Leash:
         self._write_fd = write_fd
         self._partial = b""
         self._encode = msgspec.json.Encoder().encode
-        self._decode = msgspec.json.Decoder(Spawned | Reaped | Released | Interrupt | End).decode
+        self._decode = msgspec.json.Decoder(Spawned | Reaped | Abandoned | Released | Interrupt | Told | End).decode
 
     def fileno(self) -> int:
         """Readable when `receive` has something to do."""

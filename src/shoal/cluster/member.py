@@ -1,9 +1,9 @@
 """A worker's seat in the run: one thread that sends its beats and hears the coordinator.
 
-The thread owns the connection; the other threads leave messages in an outbox and read what was heard. When
-the run ends badly, or the coordinator is gone, `wakeup` is set, so that every wait of the data plane ends with
-RunEnded. A main thread that does not look (it computes, or hangs) is given a few seconds; then the process
-ends: no worker outlives its run.
+The thread owns the connection; the other threads leave messages in an outbox and read what was heard. Every view has
+a `wakeup` of its own, on which all waits of the data plane in that view end: with ViewChanged when a newer one comes,
+with RunEnded when the run ends badly or the coordinator is gone. A main thread that does not look (it computes, or
+hangs) is given a few seconds; then the process ends: no worker outlives its run.
 """
 
 from __future__ import annotations
@@ -25,19 +25,28 @@ from shoal.cluster.messages import (
     FROM_COORDINATOR,
     POST_LIMIT,
     TEXT_LIMIT,
+    Admit,
     Beat,
+    Candidate,
+    Candidates,
+    Complaint,
+    Decline,
     Done,
+    Drain,
     End,
     Failed,
+    Finished,
     Join,
+    Leave,
     Post,
+    Ready,
     Reason,
     Refuse,
     ViewChange,
 )
 from shoal.cluster.view import Member, View
 from shoal.config import Deadlines
-from shoal.errors import PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, WireError
+from shoal.errors import PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged, WireError
 from shoal.wire.connection import Connection, connect
 from shoal.wire.keys import RunKey
 from shoal.wire.messages import Message
@@ -47,6 +56,7 @@ from shoal.wire.wakeup import Wakeup
 ORPHANED = 70  # the exit code of a worker that was ended because its run was over
 GRACE = 5.0  # seconds from the end of the run until such a worker is ended
 _FLUSH = 2.0  # seconds that a worker's last words may take
+RESULT_LIMIT = 1 << 20  # bytes of what a call returned that are kept for those who come late
 _RATE_WINDOW = 10  # beats over which samples per second are averaged
 
 
@@ -64,11 +74,17 @@ class Seat:
     """This worker's place in the run, from `join` to `close`. All methods may be called from any thread."""
 
     def __init__(
-        self, connection: Connection, member: Member, deadlines: Deadlines, slate: Slate | None = None
+        self,
+        connection: Connection,
+        member: Member,
+        deadlines: Deadlines,
+        slate: Slate | None = None,
+        on_chief: Callable[[], None] = lambda: None,
     ) -> None:
         self.wakeup = Wakeup()
         self.member = member
         self._slate = slate
+        self._on_chief = on_chief
         self._connection = connection
         self._beat_every = deadlines.silence / 10
         self._occupation = _Occupation(0, "starting", False, time.monotonic())
@@ -80,6 +96,9 @@ class Seat:
         self._changed = threading.Condition()  # guards what was heard
         self._view: View | None = None
         self._posts: dict[str, bytes] = {}
+        self._results: dict[int, bytes] = {}
+        self._candidates: tuple[Candidate, ...] = ()
+        self._drain: str | None = None
         self._end: End | None = None
         self._over: BaseException | None = None  # why this seat no longer counts
         self._thread = threading.Thread(target=self._attend, name="shoal-seat", daemon=True)
@@ -94,6 +113,7 @@ class Seat:
         identity: Identity,
         deadlines: Deadlines,
         slate: Slate | None = None,
+        on_chief: Callable[[], None] = lambda: None,
     ) -> Seat:
         """Take the seat; returns once everyone has joined and view 1 is known.
 
@@ -101,7 +121,7 @@ class Seat:
         """
         connection = connect(address, key, FROM_COORDINATOR, Deadline.after(deadlines.connect))
         connection.peer = "coordinator"
-        seat = cls(connection, member, deadlines, slate)
+        seat = cls(connection, member, deadlines, slate, on_chief)
         seat._outbox.append(Join(member, identity))
         seat._thread.start()
         # The coordinator gives up first and knows who did not come; this is for when it says nothing.
@@ -148,6 +168,31 @@ class Seat:
             flush=True,
         )
 
+    def ready(self, call: int) -> None:
+        """Say that this worker, which came late, could take part in the script's `call`-th call."""
+        self._send(Ready(call))
+
+    def admit(self, view: int, candidates: tuple[str, ...]) -> None:
+        """Say that the members of the view let these in now."""
+        self._send(Admit(view, candidates))
+
+    def decline(self, view: int, newcomers: tuple[str, ...]) -> None:
+        """Say that these came into the view at a moment when nobody can tell them where things stand."""
+        self._send(Decline(view, newcomers))
+
+    def complain(self, view: int, about: tuple[str, ...], why: str) -> None:
+        """Say that these can't be reached in this view."""
+        self._send(Complaint(view, about, why[:TEXT_LIMIT]))
+
+    def finished(self, call: int, result: bytes) -> None:
+        """Keep what a call of the script returned, for those who come late."""
+        if len(result) <= RESULT_LIMIT:
+            self._send(Finished(call, result))
+
+    def leave(self) -> None:
+        """Give up the place in the view, between two steps. Returns when it is said."""
+        self._send(Leave(), flush=True)
+
     def done(self) -> None:
         """Say that the script has finished. Returns when it is said (or nobody listens)."""
         self._send(Done(self._occupation.step), flush=True)
@@ -161,26 +206,87 @@ class Seat:
             raise UsageError("this member has not joined a run yet")
         return self._view
 
-    def wait_post(self, name: str, deadline: Deadline) -> bytes:
-        """The value posted under this name. PeerTimeout if nobody posts it, RunEnded if the run ends."""
-        self._wait(lambda: name in self._posts, deadline, f"nobody posted {name!r}")
-        return self._posts[name]
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Who could be let in, as last heard."""
+        return self._candidates
 
-    def wait_any_post(self, names: tuple[str, ...], deadline: Deadline) -> tuple[str, bytes]:
-        """The first of these names that something is posted under, and what; errors as of `wait_post`."""
-        known = ", ".join(names)
-        self._wait(lambda: any(name in self._posts for name in names), deadline, f"nobody posted {known}")
-        return next((name, self._posts[name]) for name in names if name in self._posts)
+    @property
+    def drain(self) -> str | None:
+        """Why this worker should leave after its step, if it should."""
+        return self._drain
 
-    def wait_end(self) -> None:
-        """Return when every worker is done; RunEnded if the run ends otherwise.
+    @drain.setter
+    def drain(self, why: str) -> None:
+        self._drain = why
+
+    def stand(self) -> tuple[View, Wakeup]:
+        """The newest view and its wakeup."""
+        with self._changed:
+            return self.view, self.wakeup
+
+    def wait_view(self, after: int, deadline: Deadline, otherwise: str) -> View:
+        """A view with a higher number. PeerTimeout if none comes, RunEnded if the run ends."""
+        self._wait(lambda: self.view.number > after, deadline, otherwise)
+        return self.view
+
+    def wait_change(self, after: int, candidates: tuple[Candidate, ...], seconds: float) -> None:
+        """Until there is a newer view, other candidates, or the time is up. RunEnded if the run ends."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.view.number > after or self._candidates != candidates or self._over is not None, seconds
+            )
+        if self._over is not None:
+            raise self._over
+
+    def wait_result_or_view(self, call: int, after: int) -> bytes | None:
+        """What a call returned that is over for the others; None once there is a newer view than `after`.
+
+        Has no deadline of its own: a fit may take days, and the coordinator watches the others.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: call in self._results or self.view.number > after or self._end is not None or self._over
+            )
+        if self._over is not None:
+            raise self._over
+        if self._end is not None:
+            raise RunEnded(self._end.reason)
+        return self._results.get(call)
+
+    def wait_post(
+        self, names: tuple[str, ...], deadline: Deadline, while_chief: str | None = None
+    ) -> tuple[str, bytes] | None:
+        """The first of these names that something is posted under, and what. None once another than `while_chief` is.
+
+        PeerTimeout if nobody posts it, RunEnded if the run ends.
+        """
+
+        def posted() -> bool:
+            return any(name in self._posts for name in names)
+
+        def deposed() -> bool:
+            return while_chief is not None and self.view.chief.id != while_chief
+
+        self._wait(lambda: posted() or deposed(), deadline, f"nobody posted {', '.join(names)}")
+        return next(((name, self._posts[name]) for name in names if name in self._posts), None)
+
+    def wait_end(self, after: int | None = None) -> bool:
+        """True when every worker is done; False once there is a newer view than `after`; RunEnded if the run ends.
 
         Has no deadline of its own: the others may train for days, and the coordinator watches them.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._end is not None or self._over is not None)
+            self._changed.wait_for(
+                lambda: (
+                    self._end is not None
+                    or self._over is not None
+                    or (after is not None and self._view is not None and self._view.number > after)
+                )
+            )
         if self._over is not None:
             raise self._over
+        return self._end is not None
 
     def close(self) -> None:
         """Give the seat up. Calling it again does nothing."""
@@ -232,7 +338,13 @@ class Seat:
         with self._changed:
             match message:
                 case ViewChange(view):
-                    self._view = view
+                    self._take_view(view)
+                case Candidates(who):
+                    self._candidates = who
+                case Finished(call, result):
+                    self._results[call] = result
+                case Drain(why):
+                    self._drain = why
                 case Post(name, value):
                     self._posts[name] = value
                 case End(ok=True):
@@ -241,6 +353,8 @@ class Seat:
                     pass
             self._changed.notify_all()
         match message:
+            case End(ok=True):
+                self.wakeup.set(RunEnded(message.reason))
             case End(ok=False):
                 self._lose(RunEnded(message.reason))
             case Refuse(Reason.OVER, text):
@@ -249,6 +363,14 @@ class Seat:
                 self._lose(Refused(reason.value, text))
             case _:
                 pass
+
+    def _take_view(self, view: View) -> None:
+        if self._view is not None:
+            self.wakeup.set(ViewChanged(view.number))
+            self.wakeup = Wakeup()
+        self._view = view
+        if view.chief.id == self.member.id:
+            self._on_chief()
 
     def _lose(self, why: BaseException) -> None:
         """The run is over for this member: wake whoever waits. What was heard first explains what follows."""
@@ -281,11 +403,13 @@ class Seat:
         """Wait until it was heard or the seat no longer counts."""
         begun = deadline.clock.now()
         with self._changed:
-            self._changed.wait_for(lambda: heard() or self._over is not None, deadline.left())
+            self._changed.wait_for(lambda: heard() or self._over is not None or self._end is not None, deadline.left())
             if heard():
                 return
         if self._over is not None:
             raise self._over
+        if self._end is not None:
+            raise RunEnded(self._end.reason)
         waited = deadline.clock.now() - begun
         raise PeerTimeout(("coordinator",), f"{otherwise} within {waited:.1f} s")
 

@@ -2,18 +2,21 @@
 
 Pure: events and the time go in, decisions come out; nothing here reads a clock, a file or a socket.
 
-    forming  ── all have joined ──▶  training  ── all are done ──▶  over (ok)
-       │                                │
-       └────── a worker in trouble ─────┴──▶  gathering ── 0.3 s, or all accounted for ──▶  over
+    forming  ── all have joined ──▶  training in view 1, 2, 3 …  ── all are done ──▶  over (ok)
+       │                                │        ▲
+       │                                ├────────┘ a worker is lost, leaves or is let in
+       └──── nothing left to go on ─────┴──▶  over
 
-Gathering waits for what else there is to know: that the process was killed and by what, that the other
-workers raised the same error. Then `_settle` draws the consequence. Today it is the end of the run; a run
-that goes on without the lost would publish the next view there, and nothing else here would change.
+Every view is to be taken at once by all who are in it. A loss makes one the moment it is known. A newcomer waits until
+the members have agreed, by their notes, on a step between which and the next they let it in (Admit).
+
+A run without a minimum (`least` is None) ends with its first loss. It gathers for a moment what else there is to know:
+that the process was killed and by what, that the other workers raised the same error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -24,22 +27,34 @@ from shoal.cluster.events import (
     Event,
     Evidence,
     Exited,
+    Fence,
+    GaveUp,
     HangUp,
     Interrupted,
     Noted,
     Over,
+    Report,
     Said,
+    Started,
     Tell,
     Tick,
 )
 from shoal.cluster.messages import (
+    Admit,
     Beat,
+    Candidate,
+    Candidates,
+    Complaint,
+    Decline,
     Done,
     End,
     Failed,
+    Finished,
     Join,
+    Leave,
     MemberStatus,
     Post,
+    Ready,
     Reason,
     Refuse,
     StatusReply,
@@ -54,21 +69,25 @@ from shoal.cluster.trouble import (
     Silent,
     Trouble,
     Unlike,
+    Unreachable,
     Vanished,
     Whereabouts,
     explain,
+    same_fault,
 )
 from shoal.cluster.view import Member, View
 from shoal.config import RunConfig
 from shoal.wire.messages import Message
 
 GATHERING = 0.3  # seconds from the first trouble to the verdict
+COMPLAINTS = 3  # about one member within so many seconds: it is lost, whatever it says itself
+COMPLAINED_WITHIN = 60.0
 UNWATCHED = 1.0  # a longer gap between two Ticks means that the coordinator itself was held up
 
 
 @dataclass(slots=True)
 class _Seat:
-    """What is known about one expected worker."""
+    """What is known about one worker that was expected."""
 
     member: Member | None = None
     link: int | None = None
@@ -76,8 +95,16 @@ class _Seat:
     heard: float = 0.0  # when it last said anything
     worked: float = 0.0  # when its process was last seen to use the processor
     evidence: Evidence | None = None
+    ready: int | None = None  # the call at which it waits to be let in
+    complaints: list[float] = field(default_factory=list)
     done: bool = False
+    left: bool = False  # of its own accord, between two steps
     trouble: Trouble | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether something may still be expected of it."""
+        return self.trouble is None and not self.left
 
     def whereabouts(self, now: float) -> Whereabouts:
         pid = self.member.pid if self.member else 0
@@ -87,7 +114,7 @@ class _Seat:
         """Nothing more is to be expected from it."""
         # A process may be seen to end before its last words are read: they are, once the link has closed.
         died = isinstance(self.trouble, Died) and self.link is None
-        return self.done or died or isinstance(self.trouble, Raised | Unlike | Absent)
+        return self.done or self.left or died or isinstance(self.trouble, Raised | Unlike | Absent)
 
 
 class Membership:
@@ -99,12 +126,17 @@ class Membership:
         self._config = config
         self._coordinator = coordinator
         self._deadlines = config.deadlines
+        self._most = config.workers
         self._started = self._ticked = now
         self._seats = {f"worker-{number}": _Seat(heard=now) for number in range(config.workers)}
         self._ids: dict[int, str] = {}  # link -> member
         self._reference: Join | None = None  # the first that asked; the others must be like it
         self._posts: dict[str, Post] = {}
+        self._finished: dict[int, Finished] = {}
         self._noticed: dict[str, float] = {}  # troubled member -> when; in order
+        self._reported: set[str] = set()
+        self._offered: tuple[Candidate, ...] = ()
+        self._renew_at: float | None = None  # when members that can't reach each other get a fresh view
 
     # What the shell asks ----------------------------------------------------------------------------
 
@@ -124,10 +156,15 @@ class Membership:
                 decisions = self._said(link, message, now)
             case Closed(link):
                 self._closed(link, now)
+            case Started(member):
+                self._seats.setdefault(member, _Seat(heard=now))
+            case GaveUp():
+                pass  # `_settle` sees what is left
             case Exited(member, code):
-                self._trouble(member, Died(self._seats[member].whereabouts(now), code), now)
+                if not self._seats[member].left:
+                    self._trouble(member, Died(self._seats[member].whereabouts(now), code), now)
             case Noted(member, step, doing):
-                seat = self._seats[member]
+                seat = self._seats.get(member, _Seat())
                 if not seat.done and not seat.trouble:
                     seat.beat = msgspec.structs.replace(seat.beat, step=step, doing=doing)
             case Interrupted(why, code):
@@ -140,9 +177,7 @@ class Membership:
         """Members that missed a few beats: the shell looks at their processes before the next Tick."""
         patience = self._deadlines.silence / 4
         return tuple(
-            seat.member
-            for seat in self._seats.values()
-            if seat.member and not seat.trouble and now - seat.heard > patience
+            seat.member for seat in self._seats.values() if seat.member and seat.counts and now - seat.heard > patience
         )
 
     def status(self, now: float) -> StatusReply:
@@ -175,8 +210,8 @@ class Membership:
             self._ids[link] = member.id
             seat = self._seats[member.id]
             seat.member, seat.link, seat.heard, seat.worked = member, link, now, now
-            posts: list[Decision] = [Tell((link,), post) for post in self._posts.values()]
-            return posts + self._form()
+            late = (*self._finished.values(), ViewChange(self.view)) if self.view else ()
+            return [Tell((link,), message) for message in (*self._posts.values(), *late)]
         if refusal.reason is Reason.UNLIKE:
             self._trouble(member.id, Unlike(refusal.text), now)
         return [Tell((link,), refusal), HangUp(link)]
@@ -193,14 +228,6 @@ class Membership:
         differences = join.identity.differences(id, reference.identity, reference.member.id)
         return Refuse(Reason.UNLIKE, "; ".join(differences)) if differences else None
 
-    def _form(self) -> list[Decision]:
-        """View 1, once everyone is there."""
-        members = [seat.member for seat in self._seats.values() if seat.member]
-        if self.view is not None or len(members) < len(self._seats):
-            return []
-        self.view = View.of(1, members)
-        return [Tell(self._links(), ViewChange(self.view))]
-
     def _said(self, link: int, message: Message, now: float) -> list[Decision]:
         id = self._ids.get(link)
         if id is None:
@@ -208,6 +235,8 @@ class Membership:
             return [Tell((link,), refusal), HangUp(link)]
         seat = self._seats[id]
         seat.heard = now
+        if not seat.counts and not isinstance(message, Failed):
+            return []  # nothing that a lost member says is heeded, except why it was lost
         match message:
             case Beat():
                 seat.beat = message
@@ -223,6 +252,20 @@ class Membership:
             case Post(name):
                 self._posts[name] = message
                 return [Tell(self._links(), message)]
+            case Ready(call):
+                seat.ready = call
+            case Finished(call):
+                if self._finished.setdefault(call, message) is message:
+                    return [Tell(self._links(late=True), message)]
+            case Admit(view, candidates):
+                return self._admit(view, candidates)
+            case Decline(view, newcomers):
+                if self.view is not None and view == self.view.number:
+                    return self._publish([m for m in self.view.workers if m.id not in newcomers])
+            case Complaint(view, about, why):
+                self._complain(id, view, about, why, now)
+            case Leave():
+                seat.left = True
             case _:
                 raise TypeError(f"{type(message).__name__} is not a member's message")
         return []
@@ -232,14 +275,15 @@ class Membership:
         if id is not None:
             seat = self._seats[id]
             seat.link = None
-            self._trouble(id, Vanished(seat.whereabouts(now)), now)
+            if not seat.left:
+                self._trouble(id, Vanished(seat.whereabouts(now)), now)
 
     def _tick(self, evidence: Mapping[str, Evidence], now: float) -> None:
         self._forgive(now)
         if self.view is None and now - self._started > self._deadlines.start:
             self._nobody_came(now)
         for id, seat in self._seats.items():
-            if seat.member is not None:
+            if seat.member is not None and seat.counts:
                 self._look(seat, evidence.get(id), now)
                 self._judge_silence(id, seat, now)
         self._judge_desertion(now)
@@ -271,15 +315,17 @@ class Membership:
 
     def _judge_desertion(self, now: float) -> None:
         """A worker in an exchange that a finished one will never come to would wait for its whole stall."""
-        finished = self._finished()
+        finished = self._done()
         for id, seat in self._seats.items():
+            if not seat.counts:
+                continue
             waited = seat.beat.lasting + now - seat.heard
             if finished and seat.beat.exchanging and waited > self._deadlines.silence:
                 there = self._seats[finished[0]].whereabouts(now)
                 self._trouble(finished[0], Deserted(there, id, seat.whereabouts(now), waited), now)
 
     def _nobody_came(self, now: float) -> None:
-        missing = [id for id, seat in self._seats.items() if seat.member is None]
+        missing = [id for id, seat in self._seats.items() if seat.member is None and seat.counts]
         came = len(self._seats) - len(missing)
         for id in missing:
             self._trouble(id, Absent(self._deadlines.start, came, len(self._seats)), now)
@@ -296,13 +342,107 @@ class Membership:
 
     def _settle(self, now: float) -> list[Decision]:
         """What follows from all that is known by now."""
-        if self._noticed:
+        if self._config.least is None and self._noticed:
             gathered = now - min(self._noticed.values()) >= GATHERING
             if gathered or all(seat.is_accounted_for() for seat in self._seats.values()):
-                return self._finish(explain(self._troubles(), len(self._seats), self._finished()))
-        elif all(seat.done for seat in self._seats.values()):
+                return self._finish(explain(self._troubles(), len(self._seats), self._done()))
+            return []
+        if (fault := self._fault()) is not None:
+            return self._finish(explain(fault, len(self._seats), self._done()))
+        return self._form(now) if self.view is None else self._go_on(self.view, now)
+
+    def _fault(self) -> dict[str, Trouble] | None:
+        """Troubles that would come again whoever takes over: no use in going on."""
+        troubles = self._troubles()
+        initial = self.view is None
+        for id, trouble in troubles.items():
+            if isinstance(trouble, Deserted) or (initial and isinstance(trouble, Unlike)):
+                return {id: trouble}
+            if initial and isinstance(trouble, Died) and trouble.code >= 0:
+                return {id: trouble}  # it could not even start
+            again = {other: it for other, it in troubles.items() if other == id or same_fault(trouble, it)}
+            if len(again) > 1:
+                return again
+        if troubles and not any(seat.counts for seat in self._seats.values()):
+            return troubles
+        return None
+
+    def _form(self, now: float) -> list[Decision]:
+        """View 1, once everyone who may still come is there."""
+        expected = [seat for seat in self._seats.values() if seat.counts]
+        members = [seat.member for seat in expected if seat.member]
+        if not members or len(members) < len(expected):
+            return []
+        return [*self._report_losses(len(members), now), *self._publish(members)]
+
+    def _go_on(self, view: View, now: float) -> list[Decision]:
+        remaining = [member for member in view.workers if self._seats[member.id].counts]
+        if not remaining:
+            return self._finish(explain(self._troubles(), len(self._seats), self._done()))
+        if all(self._seats[member.id].done for member in remaining):
             return self._finish(End(True, 0, "every worker finished its script"))
-        return []
+        decisions = self._report_losses(len(remaining), now)
+        renew = self._renew_at is not None and now >= self._renew_at
+        if renew or len(remaining) < len(view.workers):
+            decisions += self._publish(remaining)
+        return decisions + self._offer()
+
+    def _report_losses(self, remaining: int, now: float) -> list[Decision]:
+        """Say who is gone and why, once; make sure that it does no more harm."""
+        decisions: list[Decision] = []
+        for id, trouble in self._troubles().items():
+            seat = self._seats[id]
+            if id in self._reported or (isinstance(trouble, Vanished) and now - self._noticed[id] < GATHERING):
+                continue  # how its process ended is about to be known
+            self._reported.add(id)
+            decisions.append(Report(f"{trouble.sentence(id)}; going on with {_workers(remaining)}"))
+            if seat.member is not None and isinstance(trouble, Silent | Unreachable):
+                decisions.append(Fence(seat.member))
+                decisions += [HangUp(seat.link)] if seat.link is not None else []
+        return decisions
+
+    def _publish(self, members: Sequence[Member]) -> list[Decision]:
+        """The next view. Those who are not in it, and can hear, are told too."""
+        number = self.view.number + 1 if self.view else 1
+        self.view = View.of(number, members, enough=len(members) >= (self._config.least or 1))
+        self._renew_at = None
+        for member in members:
+            self._seats[member.id].ready = None
+        return [Tell(self._links(), ViewChange(self.view))]
+
+    # Coming late ------------------------------------------------------------------------------------
+
+    def _offer(self) -> list[Decision]:
+        """Tell the members whom they could let in, when that has changed."""
+        assert self.view is not None
+        free = max(0, self._most - len(self.view.workers))
+        ready = ((id, seat.ready) for id, seat in self._seats.items() if seat.counts)
+        offered = tuple(Candidate(id, call) for id, call in ready if call is not None)[:free]
+        if offered == self._offered:
+            return []
+        self._offered = offered
+        return [Tell(self._links(), Candidates(offered))]
+
+    def _admit(self, view: int, candidates: tuple[str, ...]) -> list[Decision]:
+        if self.view is None or view != self.view.number:
+            return []  # another member's word came first
+        wanted = [self._seats[id] for id in candidates if id in self._seats]
+        newcomers = [seat.member for seat in wanted if seat.counts and seat.member and seat.ready is not None]
+        return self._publish([*self.view.workers, *newcomers])
+
+    def _complain(self, by: str, view: int, about: tuple[str, ...], why: str, now: float) -> None:
+        if self.view is None or view != self.view.number:
+            return
+        self._renew_at = self._renew_at or now + GATHERING  # if one of them is dead, that is known by then
+        for id in about:
+            seat = self._seats.get(id)
+            if seat is None or not seat.counts:
+                continue
+            seat.complaints = [t for t in seat.complaints if now - t < COMPLAINED_WITHIN and t < now] + [now]
+            if len(seat.complaints) >= COMPLAINTS:
+                self._trouble(id, Unreachable(seat.whereabouts(now), by, why), now)
+
+    # The end ----------------------------------------------------------------------------------------
 
     def _finish(self, end: End) -> list[Decision]:
         self.end = end
@@ -312,17 +452,31 @@ class Membership:
         troubles = {id: self._seats[id].trouble for id in self._noticed}
         return {id: trouble for id, trouble in troubles.items() if trouble is not None}
 
-    def _finished(self) -> tuple[str, ...]:
+    def _done(self) -> tuple[str, ...]:
         return tuple(id for id, seat in self._seats.items() if seat.done)
 
-    def _links(self) -> tuple[int, ...]:
-        return tuple(seat.link for seat in self._seats.values() if seat.link is not None)
+    def _links(self, late: bool = False) -> tuple[int, ...]:
+        """Everyone who can be told something; or only those who came late and are not in the view yet."""
+        return tuple(
+            seat.link
+            for id, seat in self._seats.items()
+            if seat.link is not None and not (late and self.view and self.view.has(id))
+        )
 
     def _seat_status(self, id: str, seat: _Seat, now: float) -> MemberStatus:
         member = seat.member or Member(id, "worker", 0, "", "")
-        joined = "training" if self.view else "joined"
-        state = "lost" if seat.trouble else "finished" if seat.done else joined if seat.member else "starting"
-        return _status(member, state, seat.beat, now - seat.heard)
+        return _status(member, self._state(id, seat), seat.beat, now - seat.heard)
+
+    def _state(self, id: str, seat: _Seat) -> str:
+        if seat.trouble:
+            return "lost"
+        if seat.done or seat.left:
+            return "finished"
+        if self.view and self.view.has(id):
+            return "training"
+        if seat.ready is not None:
+            return "ready"
+        return "joined" if seat.member else "starting"
 
 
 def _status(member: Member, state: str, beat: Beat | None = None, silent: float = 0.0) -> MemberStatus:
@@ -338,6 +492,10 @@ def _status(member: Member, state: str, beat: Beat | None = None, silent: float 
         samples_per_second=beat.samples_per_second,
         silent=silent,
     )
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"
 
 
 def _describe(evidence: Evidence | None) -> str:

@@ -3,6 +3,9 @@
 A member says Join once, then Beat often, Post when it has something for all, and at the end either
 Done or Failed. The coordinator answers with ViewChange (or Refuse), passes Posts on, and says End
 once. Nothing that belongs to a step's hot path goes this way.
+
+Who comes late says Ready once its script has come to a `fit`. The members hear of it (Candidates), agree on a step by
+their notes, and say Admit there; the next view has the newcomer.
 """
 
 from __future__ import annotations
@@ -71,10 +74,68 @@ class Post(Message, frozen=True):
     value: bytes
 
 
+class Ready(Message, frozen=True):
+    """Late member -> coordinator: my script has come to its `call`-th call, a fit; I can take pieces of it."""
+
+    call: int
+
+
+class Admit(Message, frozen=True):
+    """Member -> coordinator: we stand between two steps in this view; let these in. Answered with the next view."""
+
+    view: int
+    candidates: tuple[str, ...]
+
+
+class Decline(Message, frozen=True):
+    """Member -> coordinator: nobody in this view can give these newcomers what they need yet. Answered likewise."""
+
+    view: int
+    newcomers: tuple[str, ...]
+
+
+class Complaint(Message, frozen=True):
+    """Member -> coordinator: I can't reach these in this view. Answered with the next view."""
+
+    view: int
+    about: tuple[str, ...]
+    why: str
+
+
+class Leave(Message, frozen=True):
+    """Member -> coordinator: I have stopped between two steps and give up my seat."""
+
+
+class Finished(Message, frozen=True):
+    """Member -> coordinator -> late members: what the `call`-th call of the script returned."""
+
+    call: int
+    result: bytes
+
+
 class ViewChange(Message, frozen=True):
     """Coordinator -> members: from now on this is who we are."""
 
     view: View
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """Who could be let in, and the call that its script has come to."""
+
+    id: str
+    call: int
+
+
+class Candidates(Message, frozen=True):
+    """Coordinator -> members: let these in at the next step on which you agree. Replaces what was said before."""
+
+    who: tuple[Candidate, ...]
+
+
+class Drain(Message, frozen=True):
+    """Coordinator -> a member: stop after the step that is going on, and say Leave."""
+
+    why: str
 
 
 class Refuse(Message, frozen=True):
@@ -106,7 +167,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
     role: str
     pid: int
     host: str
-    state: str  # of a worker: "starting", "joined", "training", "finished" or "lost"
+    state: str  # of a worker: "starting", "joined", "ready", "training", "finished" or "lost"
     step: int
     doing: str
     samples_per_second: float
@@ -128,5 +189,5 @@ class StatusReply(Message, frozen=True):
     members: tuple[MemberStatus, ...]
 
 
-TO_COORDINATOR = Codec(Join, Beat, Failed, Done, Post, StatusRequest)
-FROM_COORDINATOR = Codec(ViewChange, Refuse, End, Post, StatusReply)
+TO_COORDINATOR = Codec(Join, Beat, Failed, Done, Post, StatusRequest, Ready, Admit, Decline, Complaint, Leave, Finished)
+FROM_COORDINATOR = Codec(ViewChange, Refuse, End, Post, StatusReply, Candidates, Drain, Finished)

@@ -98,6 +98,21 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreachable:
+    """Its peers can't reach it, again and again, although it is heard here."""
+
+    where: Whereabouts
+    by: str
+    why: str
+
+    def sentence(self, who: str) -> str:
+        return f"{who} (pid {self.where.pid}) could not be reached by {self.by} {self.where}: {self.why}"
+
+    def advice(self) -> str:
+        return "Look at the network between the two hosts."
+
+
+@dataclass(frozen=True, slots=True)
 class Unlike:
     """It asked to join with another numeric identity."""
 
@@ -142,7 +157,7 @@ class Deserted:
         return "Every worker must make the same calls of fit, evaluate and predict, with as many steps."
 
 
-Trouble = Raised | Died | Vanished | Silent | Unlike | Absent | Deserted
+Trouble = Raised | Died | Vanished | Silent | Unreachable | Unlike | Absent | Deserted
 
 
 def explain(troubles: Mapping[str, Trouble], workers: int, finished: tuple[str, ...] = ()) -> End:
@@ -179,6 +194,17 @@ def _blames(trouble: Trouble) -> bool:
     return isinstance(trouble, Raised) and bool(trouble.failed.blames)
 
 
+def same_fault(one: Trouble, other: Trouble) -> bool:
+    """The second came of the same cause as the first, on another worker that took over: it will come on any."""
+    match one, other:
+        case Raised(_, a), Raised(_, b) if not (a.blames or b.blames):
+            return a.kind == b.kind and (a.error == b.error or a.step == b.step)
+        case Died(where, code), Died(there, other_code):
+            return -code in _CRASHES and -other_code in _CRASHES and where.step == there.step
+        case _:
+            return False
+
+
 def _same(one: Trouble, other: Trouble) -> bool:
     """They happened to several workers and are worth one sentence."""
     match one, other:
@@ -213,6 +239,8 @@ def ending(code: int) -> str:
     except ValueError:
         return f"was killed by signal {-code}"
 
+
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 _SIGNAL_ADVICE: dict[int, str] = {
     signal.SIGKILL: "If nobody sent that signal, the machine ran out of memory: `dmesg` says so.",

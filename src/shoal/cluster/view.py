@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -29,11 +30,12 @@ class View(msgspec.Struct, frozen=True):
 
     number: int
     members: tuple[Member, ...]
+    enough: bool = True  # False: fewer workers than the run's minimum; no step begins until more have come
 
     @classmethod
-    def of(cls, number: int, members: list[Member]) -> View:
+    def of(cls, number: int, members: Iterable[Member], enough: bool = True) -> View:
         # Sorted by role and number, so every member derives the same ranks from the same set.
-        return cls(number, tuple(sorted(members, key=lambda member: (member.role, member.number))))
+        return cls(number, tuple(sorted(members, key=lambda member: (member.role, member.number))), enough)
 
     @property
     def workers(self) -> tuple[Member, ...]:
@@ -44,6 +46,9 @@ class View(msgspec.Struct, frozen=True):
     def chief(self) -> Member:
         """The worker with the lowest number: it prints and writes files."""
         return self.workers[0]
+
+    def has(self, id: str) -> bool:
+        return any(member.id == id for member in self.members)
 
     def rank(self, id: str) -> int:
         """The place of this worker among the view's workers. ValueError if it is not one of them."""

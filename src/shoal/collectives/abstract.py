@@ -8,7 +8,7 @@ the control plane knows about the end of the run (RunEnded) comes before both. A
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,13 @@ class Outcome(NamedTuple):
 
     total: Vector
     notes: list[bytes]
+
+
+class Result(NamedTuple):
+    """What something that is done together has given, as it can be passed on: small values, and arrays."""
+
+    values: list[bytes]
+    arrays: list[Array]
 
 
 class AbstractExchange(ABC):
@@ -98,6 +105,10 @@ class AbstractGroup(ABC):
 
         Everyone gets the header and its own part.
         """
+
+    @abstractmethod
+    def pass_on(self, what: str, giver: int, takers: Set[int], given: Result | None) -> Result | None:
+        """The giver's result for the takers; None for everyone else. Only the giver gives one."""
 
     @abstractmethod
     def open(self, layout: Layout, slots: int) -> AbstractExchange:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
-from shoal.collectives.abstract import AbstractExchange, AbstractGroup, Outcome, copy_loans
+from shoal.collectives.abstract import AbstractExchange, AbstractGroup, Outcome, Result, copy_loans
 from shoal.collectives.layout import Array, Layout, Loan, Vector
 from shoal.collectives.plan import plan
 
@@ -36,6 +36,9 @@ class Alone(AbstractGroup):
         self, what: str, parts: Sequence[Sequence[Array]] | None, header: bytes = b""
     ) -> tuple[bytes, list[Array]]:
         return header, list(parts[0]) if parts else []
+
+    def pass_on(self, what: str, giver: int, takers: Set[int], given: Result | None) -> Result | None:
+        return None
 
     def open(self, layout: Layout, slots: int) -> AbstractExchange:
         return _AloneExchange(layout)

@@ -19,7 +19,11 @@ from shoal.errors import BadFrame, PeerClosed, PeerTimeout, Refused, UsageError
 from shoal.wire.connection import Connection, connect
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
+from shoal.wire.waits import READABLE, wait
 from shoal.wire.wakeup import Wakeup
+
+_OTHER_VIEW = "other view"
+_AGAIN = 0.005  # seconds until a peer that has not heard of the new view yet is asked again
 
 OPENERS: dict[str, Opener] = {"shm": open_shared, "tcp": open_sockets}
 
@@ -74,19 +78,29 @@ def form(
 
 
 def _join(view: View, me: str, peer: Member, key: RunKey, deadline: Deadline, wakeup: Wakeup) -> Connection:
-    """Connect to a worker of lower rank."""
-    connection = connect(peer.address, key, CODEC, deadline, wakeup)
-    connection.peer = peer.id
-    try:
-        connection.send(Hello(view.number, me), deadline=deadline)
-        answer = connection.receive(deadline, wake=wakeup)
-        if isinstance(answer, Refuse):
-            raise Refused(answer.reason, f"{peer.id} refused {me}: {answer.text}")
-        if answer != Welcome(view.number, peer.id):
-            raise BadFrame(f"{peer.id} answered {me}'s hello with {answer}")
-    except BaseException:
-        connection.close()
-        raise
+    """Connect to a worker of lower rank, which may hear of the view a moment later."""
+    while True:
+        connection = connect(peer.address, key, CODEC, deadline, wakeup)
+        connection.peer = peer.id
+        try:
+            return _greet(view, me, peer, connection, deadline, wakeup)
+        except Refused as refused:
+            connection.close()
+            if refused.reason != _OTHER_VIEW or deadline.passed():
+                raise
+            wait(wakeup.fileno(), READABLE, Deadline.after(_AGAIN), wakeup)
+        except BaseException:
+            connection.close()
+            raise
+
+
+def _greet(view: View, me: str, peer: Member, connection: Connection, deadline: Deadline, wakeup: Wakeup) -> Connection:
+    connection.send(Hello(view.number, me), deadline=deadline)
+    answer = connection.receive(deadline, wake=wakeup)
+    if isinstance(answer, Refuse):
+        raise Refused(answer.reason, f"{peer.id} refused {me}: {answer.text}")
+    if answer != Welcome(view.number, peer.id):
+        raise BadFrame(f"{peer.id} answered {me}'s hello with {answer}")
     return connection
 
 
@@ -118,7 +132,7 @@ def _refusal(view: View, me: str, awaited: set[str], hello: object) -> Refuse | 
     if not isinstance(hello, Hello):
         return Refuse("no hello", f"{me} expected a hello, not {type(hello).__name__}")
     if hello.view != view.number:
-        return Refuse("other view", f"{hello.member} is in view {hello.view}, {me} is in view {view.number}")
+        return Refuse(_OTHER_VIEW, f"{hello.member} is in view {hello.view}, {me} is in view {view.number}")
     if hello.member not in awaited:
         return Refuse("not awaited", f"{me} does not wait for {hello.member} in view {view.number}")
     return None

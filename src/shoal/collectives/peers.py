@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 import msgspec
 import numpy as np
 
 from shoal.collectives import arrays as packed
-from shoal.collectives.abstract import AbstractExchange, AbstractGroup
+from shoal.collectives.abstract import AbstractExchange, AbstractGroup, Result
 from shoal.collectives.arrays import ArraySpec
 from shoal.collectives.layout import Array, Layout
 from shoal.collectives.meeting import Meeting
@@ -86,6 +86,21 @@ class PeerGroup(AbstractGroup):
         part = [spec.empty() for spec in everyones[self.rank]]
         self._meeting.ship(what, {}, {0: [packed.view(array) for array in part]})
         return header, part
+
+    def pass_on(self, what: str, giver: int, takers: Set[int], given: Result | None) -> Result | None:
+        word = b""
+        if given is not None:
+            word = msgspec.msgpack.encode((given.values, packed.specs(given.arrays)))
+        word = self._meeting.hold(what, word)[giver]
+        if given is not None:
+            views = [packed.view(array) for array in packed.contiguous(given.arrays)]
+            self._meeting.ship(what, dict.fromkeys(takers, views), {})
+        if self.rank not in takers:
+            return None
+        values, specs = msgspec.msgpack.decode(word, type=tuple[list[bytes], list[ArraySpec]])
+        arrays = [spec.empty() for spec in specs]
+        self._meeting.ship(what, {}, {giver: [packed.view(array) for array in arrays]})
+        return Result(values, arrays)
 
     def open(self, layout: Layout, slots: int) -> AbstractExchange:
         if slots < 1:

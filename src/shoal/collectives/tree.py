@@ -104,7 +104,17 @@ def shares(pieces: int, weights: tuple[float, ...]) -> tuple[range, ...]:
     """
     if pieces < 1 or not weights or min(weights) < 0 or not sum(weights) > 0:
         raise UsageError(f"cannot share {pieces} pieces by the weights {weights}: all must be >= 0, one above")
-    least, most = _bounds(pieces, weights)
+    return aligned(pieces, *_bounds(pieces, weights))
+
+
+def aligned(pieces: int, least: Sequence[int], most: Sequence[int]) -> tuple[range, ...]:
+    """Contiguous runs of pieces, one per rank, of at least `least` and at most `most` pieces each.
+
+    Those are taken whose largest cover is smallest, then whose covers are fewest, then which give the first ranks
+    more.
+    """
+    if sum(least) > pieces or sum(most) < pieces or any(low > high for low, high in zip(least, most, strict=True)):
+        raise UsageError(f"cannot cut {pieces} pieces into runs of at least {least} and at most {most}")
     limit = 1
     while (found := _fewest_nodes(pieces, least, most, limit)) is None:
         limit += 1

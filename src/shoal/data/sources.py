@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -31,7 +31,19 @@ T = TypeVar("T")
 Rows = list[np.ndarray[Any, Any]]
 Split = Callable[[int], Sequence[range]]  # the batch's size -> the rows of each rank
 Wanted = Callable[[int], bool]
-Scatter = Callable[[bytes, Sequence[Rows] | None], tuple[bytes, Rows]]  # the chief's hand-out of a batch
+
+
+class Place(Protocol):
+    """A worker's place among those with whom it takes a step."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def scatter(self, what: str, parts: Sequence[Rows] | None, header: bytes = b"") -> tuple[bytes, Rows]:
+        """Rank 0 gives a header for all and rows for each; everyone gets the header and its own rows."""
 
 
 def every_step(step: int) -> bool:
@@ -59,7 +71,10 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class AbstractSource(ABC):
-    """Batches of one epoch after another. `take` is called for step 0, 1, … of an epoch, in order."""
+    """Batches of one epoch after another. `take` is called for step 0, 1, … of an epoch, in order.
+
+    A step may be taken again, with another share of it: it did not count the first time.
+    """
 
     @property
     @abstractmethod
@@ -76,15 +91,29 @@ class AbstractSource(ABC):
         return False
 
     @abstractmethod
-    def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step) -> None:
-        """Go to the start of an epoch of a fit that began with epoch `initial`.
+    def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step, first: int = 0) -> None:
+        """Go to step `first` of an epoch of a fit that began with epoch `initial`.
 
         `wanted` tells the steps that this worker will take.
         """
 
+    def is_over(self, step: int) -> bool:
+        """Whether it is known, without asking anybody, that there is no such step in this epoch."""
+        return False
+
     @abstractmethod
-    def take(self, step: int, split: Split, rank: int) -> Taken | None:
+    def take(self, step: int, split: Split, place: Place) -> Taken | None:
         """This worker's rows of a step, or None when the source has ended."""
+
+    def use_seed(self, seed: int) -> None:  # noqa: B027 (streams have their own order)
+        """Shuffle by this seed from the next epoch on, if at all."""
+
+    def place_in_stream(self, step: int) -> int:
+        """How many batches of a stream have been used up before this step, for whoever reads it next."""
+        return 0
+
+    def go_to(self, place: int) -> None:  # noqa: B027 (only streams have one)
+        """A stream has been read up to this place by others."""
 
     def sample(self) -> bytes:
         """A digest that differs when workers hold other data. Empty where only one of them reads."""
@@ -132,17 +161,23 @@ class Arrays(AbstractSource):
                 digest.update(np.ascontiguousarray(row[place]).tobytes())
         return digest.digest()
 
-    def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step) -> None:
+    def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step, first: int = 0) -> None:
         self._passes.begin(epoch, initial)
         self._shuffle()
 
-    def take(self, step: int, split: Split, rank: int) -> Taken | None:
+    def use_seed(self, seed: int) -> None:
+        self._seed = seed if self._seed is not None else None
+
+    def is_over(self, step: int) -> bool:
+        return self._passes.batch(step) is None
+
+    def take(self, step: int, split: Split, place: Place) -> Taken | None:
         batch = self._passes.batch(step)
         if batch is None:
             return None
         low = batch * self._batch_size
         high = min(low + self._batch_size, self._count)
-        mine = split(high - low)[rank]
+        mine = split(high - low)[place.rank]
         if self._order is None:
             rows = [row[low + mine.start : low + mine.stop] for row in self._rows]
         else:
@@ -196,22 +231,28 @@ class Items(AbstractSource):
     def spec(self) -> Spec:
         return self._spec
 
-    def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step) -> None:
+    def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step, first: int = 0) -> None:
         self._passes.begin(epoch, initial)
         if self._seed is not None:
             self._order = permutation(self._seed, self._passes.number, self._count)
-        self._ahead.begin(filter(wanted, range(self._passes.steps)))
+        self._ahead.begin(filter(wanted, range(first, self._passes.steps)))
 
-    def take(self, step: int, split: Split, rank: int) -> Taken | None:
+    def use_seed(self, seed: int) -> None:
+        self._seed = seed if self._seed is not None else None
+
+    def is_over(self, step: int) -> bool:
+        return self._passes.batch(step) is None
+
+    def take(self, step: int, split: Split, place: Place) -> Taken | None:
         bounds = self._bounds(step)
         if bounds is None:
             return None
         size = len(bounds)
-        mine = split(size)[rank]
+        mine = split(size)[place.rank]
 
         def load(later: int) -> tuple[range, Rows]:
             there = self._bounds(later)
-            held = split(len(there))[rank] if there is not None else range(0)
+            held = split(len(there))[place.rank] if there is not None else range(0)
             return held, self._rows(there, held) if there is not None else []
 
         held, rows = self._ahead.take(step, load)
@@ -270,20 +311,26 @@ class Batches(AbstractSource):
     def spec(self) -> Spec:
         return self._spec
 
-    def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step) -> None:
+    def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step, first: int = 0) -> None:
         self._passes.begin(epoch, initial)
         if self._seed is not None:
             self._order = permutation(self._seed, self._passes.number, self._count)
         self._on_epoch_begin()
-        there = (step for step in range(self._passes.steps) if self._passes.batch(step) is not None)
+        there = (step for step in range(first, self._passes.steps) if self._passes.batch(step) is not None)
         self._ahead.begin(filter(wanted, there))
 
-    def take(self, step: int, split: Split, rank: int) -> Taken | None:
+    def use_seed(self, seed: int) -> None:
+        self._seed = seed if self._seed is not None else None
+
+    def is_over(self, step: int) -> bool:
+        return self._passes.batch(step) is None
+
+    def take(self, step: int, split: Split, place: Place) -> Taken | None:
         if self._passes.batch(step) is None:
             return None
         rows = self._ahead.take(step, lambda later: self._load(int(self._order[self._passes.batch(later) or 0])))
         size = len(rows[0])
-        mine = split(size)[rank]
+        mine = split(size)[place.rank]
         return Taken(size, mine.start, [row[mine.start : mine.stop] for row in rows])
 
     def end(self) -> None:
@@ -296,98 +343,131 @@ class Batches(AbstractSource):
 class Stream(AbstractSource):
     """Batches that come one after another and can't be asked for by number.
 
-    Only the chief reads. It reads one batch ahead, while the step computes. `scatter` is the group's
-    hand-out: it carries a header to all and its rows to each.
+    Only the chief reads, one batch ahead while the step computes, and hands every worker its rows. All count what was
+    read since the stream was last started, so that the next chief can go to the same place in its own copy of it.
     """
 
     def __init__(
         self,
+        what: str,
         restart: Callable[[], Iterator[Rows]],
         first: Callable[[], tuple[Rows, Skeleton] | None],
-        scatter: Scatter,
-        chief: bool,
         steps: int | None,
         goes_on: bool,
+        keeps: bool = False,
     ) -> None:
+        self._what = f"{what}: rows of a stream"
         self._restart = restart
         self._first = first
-        self._scatter = scatter
-        self._chief = chief
         self._steps = steps
         self._goes_on = goes_on  # with `steps_per_epoch`, an epoch goes on where the last one stopped
+        self._keeps = keeps  # all batches of an epoch: it can't be read again if the epoch is begun again
+        self._kept: dict[int, Rows | None] = {}
         self._spec: Spec | None = None
         self._iterator: Iterator[Rows] | None = None
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="shoal-stream") if chief else None
+        self._read = 0  # batches that this worker's own iterator has given
+        self._used = 0  # batches that all have used since the stream was last started
+        self._epoch_used = 0  # the same, when this epoch began
+        self._batch: tuple[int, Rows | None] | None = None  # the last one that was read, and its number
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="shoal-stream")
         self._next: Future[Rows | None] | None = None
 
     @property
     def steps(self) -> int | None:
         return self._steps
 
-    def spec(self) -> Spec:
+    def peek(self) -> bytes:
+        """For the chief: what its batches look like. Reads the first and keeps it."""
+        first = self._first()
+        return msgspec.json.encode(Spec.of(*first) if first else None)
+
+    def know(self, peeked: bytes) -> None:
+        """What the chief saw."""
+        self._spec = msgspec.json.decode(peeked, type=Spec | None)
         if self._spec is None:
-            header = b""
-            if self._chief:
-                first = self._first()
-                header = msgspec.json.encode(Spec.of(*first) if first else None)
-            header, _ = self._scatter(header, None)
-            self._spec = msgspec.json.decode(header, type=Spec | None)
-            if self._spec is None:
-                raise CannotDistribute("the data gives no batch at all; expected at least one")
+            raise CannotDistribute("the data gives no batch at all; expected at least one")
+
+    def spec(self) -> Spec:
+        assert self._spec is not None, "the chief has not told yet what its batches look like"
         return self._spec
 
     @property
     def together(self) -> bool:
         return True
 
-    def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step) -> None:
-        if self._chief and not (self._goes_on and self._has_more()):
-            self._iterator = self._restart()
-            self._next = None
+    def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step, first: int = 0) -> None:
+        if not self._goes_on:
+            self._start_anew()
+            self._used = first
+        self._epoch_used = self._used - first
+        self._kept = {number: batch for number, batch in self._kept.items() if number >= self._epoch_used}
 
-    def take(self, step: int, split: Split, rank: int) -> Taken | None:
-        spec = self.spec()
-        if not self._chief:
-            header, rows = self._scatter(b"", None)
-            size = int.from_bytes(header, "little")
-            return Taken(size, split(size)[rank].start, rows or empty_rows(spec)) if size else None
-        batch = self._read(more=self._steps is None or step + 1 < self._steps)
+    def take(self, step: int, split: Split, place: Place) -> Taken | None:
+        number = self._epoch_used + step
+        if place.rank != 0:
+            header, rows = place.scatter(self._what, None)
+            return self._taken(step, int.from_bytes(header[1:], "little"), header[:1], split, place, rows)
+        batch, anew = self._find(number), b"\0"
+        if batch is None and self._goes_on and step == 0:
+            self._start_anew()  # used up: the next epoch starts it again
+            batch, anew = self._find(0), b"\1"
         if batch is None:
-            self._iterator = None
-            self._scatter((0).to_bytes(8, "little"), None)
+            place.scatter(self._what, [[] for _ in range(place.size)], b"\0" + (0).to_bytes(8, "little"))
             return None
         size = len(batch[0])
         if size == 0:
             raise CannotDistribute(f"the data gave a batch without samples at step {step}")
+        if self._steps is None or step + 1 < self._steps:  # read ahead only what is sure to be asked for
+            self._ahead()
         parts = [[row[part.start : part.stop] for row in batch] for part in split(size)]
-        self._scatter(size.to_bytes(8, "little"), parts)
-        return Taken(size, split(size)[rank].start, parts[rank])
+        place.scatter(self._what, parts, anew + size.to_bytes(8, "little"))
+        return self._taken(step, size, anew, split, place, parts[0])
+
+    def place_in_stream(self, step: int) -> int:
+        return self._epoch_used + step
+
+    def go_to(self, place: int) -> None:
+        self._used = place
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _has_more(self) -> bool:
-        return self._iterator is not None and self._ahead().result() is not None
+    def _taken(self, step: int, size: int, anew: bytes, split: Split, place: Place, rows: Rows) -> Taken | None:
+        if not size:
+            return None
+        if anew == b"\1":
+            self._epoch_used = 0
+        self._used = self._epoch_used + step + 1
+        return Taken(size, split(size)[place.rank].start, rows or empty_rows(self.spec()))
 
-    def _read(self, more: bool) -> Rows | None:
-        """The next batch. The one after it is read ahead only if it is sure to be asked for."""
-        batch = self._ahead().result()
+    def _start_anew(self) -> None:
+        self._iterator = None
         self._next = None
-        if batch is not None and more:
-            self._ahead()
-        return batch
+        self._batch = None
+        self._read = self._used = self._epoch_used = 0
+
+    def _find(self, number: int) -> Rows | None:
+        """The batch with this number since the start. Those before it, which others used, are read and dropped."""
+        if number in self._kept:
+            return self._kept[number]
+        while self._batch is None or self._batch[0] < number:
+            batch = self._ahead().result()
+            self._next = None
+            self._batch = (self._read, batch)
+            if self._keeps:
+                self._kept[self._read] = batch
+            self._read += 1
+            if batch is None:
+                break
+        return self._batch[1]
 
     def _ahead(self) -> Future[Rows | None]:
-        """The batch after this one, which is being read in the background."""
-        assert self._pool is not None
+        """The batch after the last one, which is being read in the background."""
+        if self._iterator is None:
+            self._iterator = self._restart()
         if self._next is None:
-            self._next = self._pool.submit(self._following)
+            self._next = self._pool.submit(next, self._iterator, None)
         return self._next
-
-    def _following(self) -> Rows | None:
-        assert self._iterator is not None
-        return next(self._iterator, None)
 
 
 class _Ahead(Generic[T]):
@@ -398,18 +478,22 @@ class _Ahead(Generic[T]):
         self._depth = threads + 1
         self._steps: Iterator[int] = iter(())
         self._loading: deque[tuple[int, Future[T]]] = deque()
+        self._last: tuple[int, T] | None = None
 
     def begin(self, steps: Iterable[int]) -> None:
-        """These steps will be asked for, in this order."""
+        """These steps will be asked for, in this order; each maybe more than once."""
         self._steps = iter(steps)
         self._loading.clear()
+        self._last = None
 
     def take(self, step: int, load: Callable[[int], T]) -> T:
-        while len(self._loading) < self._depth and (later := next(self._steps, None)) is not None:
-            self._loading.append((later, self._pool.submit(load, later)))
-        expected, future = self._loading.popleft()
-        assert expected == step, f"step {step} was asked for, {expected} comes next"
-        return future.result()
+        if self._last is None or self._last[0] != step:
+            while len(self._loading) < self._depth and (later := next(self._steps, None)) is not None:
+                self._loading.append((later, self._pool.submit(load, later)))
+            expected, future = self._loading.popleft()
+            assert expected == step, f"step {step} was asked for, {expected} comes next"
+            self._last = (step, future.result())
+        return self._last[1]
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

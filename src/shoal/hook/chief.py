@@ -1,12 +1,13 @@
 """What only the chief does: print progress and write files.
 
-Other workers run the same callbacks on the same logs, so whatever a callback decides it decides everywhere; those
-that only write are left out, and what writes through the model (`save`, `save_weights`, `export`) waits for the chief.
+Other workers run the same callbacks on the same logs, so whatever a callback decides it decides everywhere. Those that
+only write sleep there, and wake when their worker becomes the chief; what writes through the model (`save`,
+`save_weights`, `export`) waits for the chief.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 
@@ -15,17 +16,79 @@ _WRITERS = (
     keras.callbacks.CSVLogger,
     keras.callbacks.TensorBoard,
     keras.callbacks.RemoteMonitor,
+    keras.callbacks.ProgbarLogger,
 )
+_HOOKS = [name for name in dir(keras.callbacks.Callback) if name.startswith("on_")]
 
 
-def callback_list(model: Any, callbacks: Any, verbose: Any, chief: bool, *, history: bool, **params: Any) -> Any:
+class Chiefdom(Protocol):
+    """Who knows whether this worker is the chief at the moment."""
+
+    @property
+    def is_chief(self) -> bool: ...
+
+
+class ChiefOnly(keras.callbacks.Callback):  # type: ignore[misc]
+    """Passes everything on to a callback, as long as this worker is the chief."""
+
+    def __init__(self, inner: Any, run: Chiefdom, training: bool) -> None:
+        super().__init__()
+        self.inner = inner
+        self._run = run
+        self._training = training
+        self._awake = False
+        defaults = (getattr(inner, name) for name in _HOOKS if "batch_end" in name)
+        # As the inner one would be judged by Keras, which may call callbacks in the background.
+        self.async_safe = getattr(inner, "async_safe", False) or all(map(_is_default, defaults))
+
+    def wake(self, hook: str) -> bool:
+        """Whether to pass this call on. A callback that wakes in the middle is prepared first."""
+        if not self._run.is_chief:
+            return False
+        if not self._awake:
+            self._awake = True
+            self.inner.set_params(self.params)
+            self.inner.set_model(self.model)
+            if self._training and hook != "on_train_begin":
+                self._take_over()
+        return True
+
+    def _take_over(self) -> None:
+        """Another chief began; this one goes on in the same files."""
+        if isinstance(self.inner, keras.callbacks.BackupAndRestore):
+            return  # it would restore the weights of the last epoch
+        if isinstance(self.inner, keras.callbacks.CSVLogger):
+            self.inner.append = True
+        self.inner.on_train_begin()
+
+
+def _is_default(method: Any) -> bool:
+    return bool(keras.src.utils.is_default(method))
+
+
+def _passed_on(name: str) -> Any:
+    def hook(self: ChiefOnly, *args: Any, **kwargs: Any) -> None:
+        if self.wake(name):
+            getattr(self.inner, name)(*args, **kwargs)
+
+    return hook
+
+
+for _name in _HOOKS:
+    setattr(ChiefOnly, _name, _passed_on(_name))
+
+
+def callback_list(model: Any, callbacks: Any, verbose: Any, run: Chiefdom, *, history: bool, **params: Any) -> Any:
     """The callbacks of this worker in Keras's own container."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
-    if not chief:
-        given = callbacks if isinstance(callbacks, list | tuple) else [callbacks] if callbacks else []
-        callbacks = [callback for callback in given if not isinstance(callback, _WRITERS)]
-        verbose = 0
-    return keras.callbacks.CallbackList(
-        callbacks, add_history=history, add_progbar=verbose != 0, model=model, verbose=verbose, **params
-    )
+    given = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks] if callbacks else []
+    shows = any(isinstance(callback, keras.callbacks.ProgbarLogger) for callback in given)
+    listed = [ChiefOnly(one, run, history) if isinstance(one, _WRITERS) else one for one in given]
+    # Made with the user's alone, by which Keras judges whether to call them in the background.
+    container = keras.callbacks.CallbackList(listed, add_history=history)
+    if verbose != 0 and not shows:
+        container.callbacks.append(ChiefOnly(keras.callbacks.ProgbarLogger(), run, history))
+    container.set_model(model)
+    container.set_params({"verbose": verbose, **params})
+    return container

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from shoal.errors import CannotDistribute
+from shoal.errors import CannotDistribute, Diverged
 from shoal.hook.seeds import Seeds
 from shoal.strategies.schema import ALIGNMENT, Array, Combine, Entry, Schema
 
@@ -96,6 +96,7 @@ class AbstractEngine(ABC):
         self.variables = Variables(model)
         model.reset_metrics()
         self._fresh = [np.array(self.read(v)) for v in self.variables.metrics]
+        self._metrics: list[Array] = []  # of the epoch so far
         self.reset_metrics()
         self.seeds = Seeds(0, [])
 
@@ -109,6 +110,28 @@ class AbstractEngine(ABC):
         """A fit begins, from the state that the model has now."""
         self.seeds = Seeds(seed, [self.read(v) for v in self.variables.seeds])
         self.reset_metrics()
+
+    def state(self) -> list[Array]:
+        """Everything that a fit has changed so far: weights, optimizer, metrics of the epoch, random numbers.
+
+        Look at the arrays now or copy them.
+        """
+        variables = self.variables
+        kept = (*variables.trainable, *variables.states, *variables.optimizer)
+        return [*(self.read(v) for v in kept), *self._metrics, self.seeds.rows()]
+
+    def set_state(self, arrays: Sequence[Array]) -> None:
+        """Goes to where another worker stands, as its `state` told. Diverged if it has another model."""
+        variables = self.variables
+        kept = [*variables.trainable, *variables.states, *variables.optimizer]
+        mine = [(tuple(v.shape), 0) for v in kept] + [(m.shape, 1) for m in self._metrics]
+        theirs = [(array.shape, int(i >= len(kept))) for i, array in enumerate(arrays[:-1])]
+        if mine != theirs:
+            raise Diverged("the model of this worker has other variables or metrics than the run's")
+        self.write(kept, arrays[: len(kept)])
+        self._metrics = [np.array(array) for array in arrays[len(kept) : -1]]
+        self.seeds = Seeds.of_rows(arrays[-1])
+        self.put_seeds_back()
 
     def fits(self, model: Any) -> bool:
         """Whether the model still is what this engine was made for."""
@@ -129,6 +152,10 @@ class AbstractEngine(ABC):
     @abstractmethod
     def piece(self, batch: Any, piece: int, weight: float) -> Sequence[Array]:
         """Gradients, states, metrics and logs of one piece, in schema order; valid until the next call."""
+
+    def rehearse(self, batch: Any) -> None:
+        """Compiles what a step needs, on a batch whose values do not matter. Before the state is set."""
+        self.piece(batch, 0, 1.0)
 
     @abstractmethod
     def apply(self, gradients: Sequence[Array], states: Sequence[Array]) -> None:

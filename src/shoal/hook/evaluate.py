@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from shoal.collectives.tree import shares
+from shoal.collectives.group import AbstractGroup, Result
 from shoal.data.order import whole_batch_to
 from shoal.data.sources import AbstractSource
 from shoal.errors import UsageError
@@ -25,7 +25,9 @@ from shoal.hook.engine import AbstractEngine, Logs, extra_logs, metric_entries, 
 from shoal.hook.engines import engine_for
 from shoal.hook.model_state import share_chiefs_state
 from shoal.hook.run import Run
+from shoal.hook.seeds import Seeds
 from shoal.strategies.allreduce import AllReduce, Reduction
+from shoal.strategies.balance import Balance
 from shoal.strategies.notes import Note
 from shoal.strategies.schema import Array, Combine, Entry, Schema
 
@@ -35,13 +37,11 @@ class Evaluation:
 
     def __init__(self, run: Run, strategy: AllReduce, model: Any, request: feeds.Request) -> None:
         self._run = run
-        self._group = run.group()
         self._model = model
-        self._pieces = strategy.pieces_for(run.pieces, self._group.size)
+        self._pieces = strategy.pieces_for(run.pieces, run.workers)
         self._request = request
-        self._source: AbstractSource = feeds.open_source(request, self._group)
+        self._source: AbstractSource = feeds.open_source(request, run.company)
         self._reduction: Reduction | None = None
-        self._runs = 0
 
     @classmethod
     def of_held_out(cls, run: Run, strategy: AllReduce, model: Any, held_out: Any, arguments: Any) -> Evaluation:
@@ -60,16 +60,34 @@ class Evaluation:
         self._model._symbolic_build(data_batch=feeds.example(self._source.spec(), 1))
         return engine_for(self._model)
 
-    def run(self, callbacks: Any) -> Logs:
-        """Tests all batches; returns the global logs, the same on every worker."""
+    def run(self, callbacks: Any, number: int = 0) -> Logs:
+        """Tests all batches; returns the global logs, the same on every worker. `number` tells one run from another.
+
+        If the view changes in the middle, those who are left test all of them again.
+        """
         engine = engine_for(self._model)
-        model, rank, spec = self._model, self._group.rank, self._source.spec()
-        model.stop_evaluating = False
+        self._model.stop_evaluating = False
         callbacks.on_test_begin()
-        held = shares(self._pieces, (1.0,) * self._group.size)
+        seeds = engine.test_seeds()
+        place = self._source.place_in_stream(0)
+
+        def act(group: AbstractGroup) -> Result:
+            self._source.go_to(place)
+            return self._total(engine, self._test(engine, seeds, group, callbacks), group, number)
+
+        names, *reduced = (result := self._run.company.commit(act)).values
+        seeds.advance()
+        engine.write(engine.variables.seeds, seeds.states())
+        logs = self._logs(engine, names.decode().split("\n") if names else [], Result(reduced, result.arrays))
+        callbacks.on_test_end(logs)
+        return logs
+
+    def _test(self, engine: AbstractEngine, seeds: Seeds, group: AbstractGroup, callbacks: Any) -> _Sums:
+        """This worker's batches."""
+        rank, spec = group.rank, self._source.spec()
+        held = Balance.start().shares(self._pieces, group.members)
         owner = [next(r for r, share in enumerate(held) if slot in share) for slot in range(self._pieces)]
         sums = _Sums(self._pieces, engine.names_of_metrics())
-        seeds = engine.test_seeds()
         self._source.begin(0, wanted=lambda step: owner[step % self._pieces] == rank)
         step = 0
         while self._source.steps is None or step < self._source.steps:
@@ -77,7 +95,7 @@ class Evaluation:
             mine = owner[slot] == rank
             if mine or self._source.together:
                 self._run.say(f"evaluating batch {step}")
-                taken = self._source.take(step, partial(whole_batch_to, owner[slot], workers=self._group.size), rank)
+                taken = self._source.take(step, partial(whole_batch_to, owner[slot], workers=group.size), group)
                 if taken is None:
                     break
                 if mine:
@@ -87,32 +105,37 @@ class Evaluation:
                     callbacks.on_test_batch_end(step, logs)
             step += 1
         self._source.end()
-        seeds.advance()
-        engine.write(engine.variables.seeds, seeds.states())
-        logs = self._total(engine, sums)
-        callbacks.on_test_end(logs)
-        return logs
+        return sums
 
     def close(self) -> None:
         self._source.close()
         if self._reduction is not None:
             self._reduction.close()
 
-    def _total(self, engine: AbstractEngine, sums: _Sums) -> Logs:
-        names = self._agree_on_names(sums)
+    def _total(self, engine: AbstractEngine, sums: _Sums, group: AbstractGroup, number: int) -> Result:
+        """Within an act: the names of the logs, and the reduction of everyone's sums."""
+        # The logs of `test_step` that can be shown; a worker without a batch learns them here.
+        names = max(group.gather("evaluate: the names of logs", "\n".join(sums.names).encode()), key=len)
+        told = names.decode().split("\n") if names else []
         entries = metric_entries(engine.variables)
-        extras = [Entry(f"log {name}", Combine.SUM, "float64", ()) for name in (*names, "samples")]
         if self._reduction is None:
-            self._reduction = Reduction(self._group, Schema([*entries, *extras]), self._pieces, "evaluate")
+            extras = [Entry(f"log {name}", Combine.SUM, "float64", ()) for name in (*told, "samples")]
+            self._reduction = Reduction(self._run.company, Schema([*entries, *extras]), self._pieces, None)
         fresh = [np.zeros(entry.shape, entry.dtype) for entry in entries]
-        self._runs += 1
-        exchanged = self._reduction.reduce(
-            f"evaluate {self._runs}",
+        reduced = self._reduction.reduce(
+            group,
+            f"evaluate {number}",
             self._pieces,
-            lambda slot: ([*sums.metrics(slot, fresh), *sums.extras(slot, names)], 1.0),
-            lambda: Note(self._runs),
+            lambda slot: ([*sums.metrics(slot, fresh), *sums.extras(slot, told)], 1.0),
+            lambda: Note(number),
         )
-        metrics, extra = exchanged.totals[: len(entries)], exchanged.totals[len(entries) :]
+        return Result([names, *reduced.values], reduced.arrays)
+
+    def _logs(self, engine: AbstractEngine, names: list[str], reduced: Result) -> Logs:
+        assert self._reduction is not None
+        totals = self._reduction.exchanged(reduced).totals
+        count = len(engine.variables.metrics)
+        metrics, extra = totals[:count], totals[count:]
         samples = float(extra[-1][0])
         if samples == 0:
             return self._nothing_tested()
@@ -129,21 +152,14 @@ class Evaluation:
         warnings.warn("validation: the data gave no batch, so there are no val_ logs for this epoch", stacklevel=2)
         return {}
 
-    def _agree_on_names(self, sums: _Sums) -> list[str]:
-        """The logs of `test_step` that can be shown; a worker without a batch learns them here."""
-        mine = "\n".join(sums.names)
-        told = self._group.gather("evaluate: the names of logs", mine.encode())
-        longest = max(told, key=len).decode()
-        return longest.split("\n") if longest else []
-
 
 def evaluate(run: Run, strategy: AllReduce, model: Any, request: feeds.Request, callbacks: Any, verbose: Any) -> Logs:
     """`model.evaluate` for all workers together."""
     evaluation = Evaluation(run, strategy, model, request)
     try:
         engine = evaluation.build()
-        share_chiefs_state(run.group(), engine, "evaluate", optimizer=False)
-        listed = callback_list(model, callbacks, verbose, run.is_chief, history=False, epochs=1, steps=evaluation.steps)
+        share_chiefs_state(run.company, engine, "evaluate", optimizer=False)
+        listed = callback_list(model, callbacks, verbose, run, history=False, epochs=1, steps=evaluation.steps)
         return evaluation.run(listed)
     finally:
         evaluation.close()

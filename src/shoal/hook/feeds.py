@@ -13,7 +13,7 @@ import keras
 import msgspec
 import numpy as np
 
-from shoal.collectives.group import AbstractGroup
+from shoal.collectives.group import Company
 from shoal.data.sources import AbstractSource, Arrays, Batches, Items, Rows, Spec, Stream
 from shoal.data.structure import Skeleton, flatten, rebuild
 from shoal.errors import CannotDistribute, Diverged, UsageError
@@ -39,11 +39,21 @@ class Request(msgspec.Struct, frozen=True):
         return self.seed if self.shuffle else None
 
 
-def open_source(request: Request, group: AbstractGroup) -> AbstractSource:
+def open_source(request: Request, company: Company) -> AbstractSource:
     """The source for a request; raises UsageError for data that can't be used, before anything is trained."""
-    source = _open(request, group)
-    samples = group.gather(f"{request.what}: the data", source.sample())
-    odd = [member for member, sample in zip(group.members, samples, strict=True) if sample != samples[0]]
+    source = _open(request)
+    if company.is_late:  # what the others agreed on is over; this worker's data is taken for theirs
+        if isinstance(source, Stream):
+            source.know(source.peek())
+        return source
+    if isinstance(source, Stream):
+        stream = source
+        told = company.gather(
+            f"{request.what}: what batches look like", lambda group: stream.peek() if group.rank == 0 else b""
+        )
+        stream.know(told.chiefs)
+        return stream
+    odd = company.gather(f"{request.what}: the data", source.sample()).unlike_chiefs()
     if odd:
         source.close()
         raise Diverged(
@@ -54,7 +64,7 @@ def open_source(request: Request, group: AbstractGroup) -> AbstractSource:
     return source
 
 
-def _open(request: Request, group: AbstractGroup) -> AbstractSource:
+def _open(request: Request) -> AbstractSource:
     x = request.x
     if x is None:
         raise UsageError(f"{request.what}() got no data: x is None")
@@ -66,13 +76,13 @@ def _open(request: Request, group: AbstractGroup) -> AbstractSource:
     if isinstance(x, keras.utils.PyDataset):
         return _py_dataset(request)
     if _is_torch_loader(x):
-        return _torch_loader(request, group)
+        return _torch_loader(request)
     if _is_tf_dataset(x):
-        return _tf_dataset(request, group)
+        return _tf_dataset(request)
     if isinstance(x, types.GeneratorType) or (hasattr(x, "__next__") and not hasattr(x, "__array__")):
-        return _generator(request, group)
+        return _generator(request)
     if _is_other_iterable(x):
-        return _stream(request, group, lambda: iter(x))
+        return _stream(request, lambda: iter(x))
     return _arrays(request)
 
 
@@ -203,7 +213,7 @@ def _py_dataset(request: Request) -> AbstractSource:
     )
 
 
-def _torch_loader(request: Request, group: AbstractGroup) -> AbstractSource:
+def _torch_loader(request: Request) -> AbstractSource:
     """Map-style loaders with the usual samplers are indexed; any other loader is a stream."""
     from torch.utils.data import RandomSampler, SequentialSampler, default_collate
 
@@ -217,7 +227,7 @@ def _torch_loader(request: Request, group: AbstractGroup) -> AbstractSource:
         isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == len(loader.dataset)
     )
     if not plain or loader.batch_size is None:
-        return _stream(request, group, lambda: iter(loader), known=_length(loader))
+        return _stream(request, lambda: iter(loader), known=_length(loader))
 
     def load(indices: Sequence[int]) -> tuple[Rows, Skeleton]:
         return _rows_of(request, loader.collate_fn([loader.dataset[i] for i in indices]))
@@ -243,7 +253,7 @@ def _torch_loader(request: Request, group: AbstractGroup) -> AbstractSource:
     )
 
 
-def _tf_dataset(request: Request, group: AbstractGroup) -> AbstractSource:
+def _tf_dataset(request: Request) -> AbstractSource:
     cardinality = int(request.x.cardinality())
     if cardinality == -1 and request.steps is None:
         raise UsageError(
@@ -253,22 +263,21 @@ def _tf_dataset(request: Request, group: AbstractGroup) -> AbstractSource:
     known = cardinality if cardinality >= 0 else None
     if known == 0:
         raise UsageError(f"{request.what}(): the tf.data.Dataset has no batch; was a last, smaller one dropped?")
-    return _stream(request, group, lambda: iter(request.x.as_numpy_iterator()), known)
+    return _stream(request, lambda: iter(request.x.as_numpy_iterator()), known)
 
 
-def _generator(request: Request, group: AbstractGroup) -> AbstractSource:
+def _generator(request: Request) -> AbstractSource:
     if request.steps is None:
         argument = "steps_per_epoch" if request.what == "fit" else "steps (validation_steps for validation data)"
         raise UsageError(
             f"{request.what}() on a generator needs {argument}: how many batches a generator has can't be known before "
             "it ends, and it may never end."
         )
-    return _stream(request, group, lambda: request.x, restarts=False)
+    return _stream(request, lambda: request.x, restarts=False)
 
 
 def _stream(
     request: Request,
-    group: AbstractGroup,
     restart: Callable[[], Iterator[Any]],
     known: int | None = None,
     restarts: bool = True,
@@ -292,15 +301,11 @@ def _stream(
         for batch in iterator:
             yield _rows_of(request, batch)[0]
 
-    def scatter(header: bytes, parts: Sequence[Rows] | None) -> tuple[bytes, Rows]:
-        if parts is None and group.rank == 0:
-            parts = [[] for _ in range(group.size)]
-        return group.scatter(f"{request.what}: rows of a stream", parts, header)
-
     steps = request.steps or known
     # As in Keras: training goes on where the last epoch stopped, validation sees the same batches every time.
     goes_on = request.steps is not None and (request.what == "fit" or not restarts)
-    return Stream(started, first, scatter, group.rank == 0, steps, goes_on)
+    keeps = not restarts and request.what != "fit"
+    return Stream(request.what, started, first, steps, goes_on, keeps)
 
 
 def _rows_of(request: Request, batch: Any) -> tuple[Rows, Skeleton]:

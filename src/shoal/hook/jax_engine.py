@@ -43,12 +43,7 @@ class JaxEngine(AbstractEngine):
 
     def begin(self, seed: int) -> None:
         super().begin(seed)
-        if self._on_host:
-            # Borrowed totals are tied to a device, and so is what the update makes of them. Programs are compiled
-            # anew for such inputs: weights that are tied from the start spare the second compilation.
-            device = jax.devices()[0]
-            for variable in (*self.variables.trainable, *self.variables.states, *self.variables.optimizer):
-                variable._value = jax.device_put(variable.value, device)
+        self._tie([*self.variables.trainable, *self.variables.states, *self.variables.optimizer])
 
     def read(self, variable: Any) -> Array:
         return np.asarray(variable.value)
@@ -56,6 +51,7 @@ class JaxEngine(AbstractEngine):
     def write(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(np.array(value))
+        self._tie(variables)
 
     def trace(self, batch: Any) -> StepShape:
         names = self.names_of_metrics()
@@ -104,6 +100,17 @@ class JaxEngine(AbstractEngine):
         _set(variables.trainable, trainable)
         _set(variables.optimizer, optimizer)
         _set(changed, new_states)
+
+    def rehearse(self, batch: Any) -> None:
+        super().rehearse(batch)
+        assert self._shape is not None, "trace() first"
+        device = jax.devices()[0]
+        variables = self.variables
+        changed = (variables.states[i] for i in self._shape.changed)
+        totals = [jnp.zeros(v.value.size, _to_single(v.value).dtype) for v in (*variables.trainable, *changed)]
+        # Copies: the update uses its inputs up.
+        given = ([jnp.array(v.value, copy=True) for v in kind] for kind in (variables.trainable, variables.optimizer))
+        self._update(*jax.device_put([*given, totals], device))
 
     def settle(self) -> None:
         if self.variables.trainable:
@@ -207,6 +214,15 @@ class JaxEngine(AbstractEngine):
         mapping = list(zip(self.variables.metrics, values, strict=True))
         with keras.StatelessScope(state_mapping=mapping):
             return self.model.get_metrics_result(), values
+
+    def _tie(self, variables: Sequence[Any]) -> None:
+        """To the device. Totals that are borrowed are, and so is what the update makes of them. Programs are compiled
+        anew for inputs of another kind: weights that are tied from the start spare the second compilation.
+        """
+        if self._on_host:
+            device = jax.devices()[0]
+            for variable in variables:
+                variable._value = jax.device_put(variable.value, device)
 
     def _borrow(self, views: Sequence[Array]) -> list[jax.Array]:
         """Arrays that lie where the views lie. Making one takes longer than reading most, so they are kept.

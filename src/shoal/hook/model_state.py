@@ -9,35 +9,32 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from shoal.collectives.group import AbstractGroup
+from shoal.collectives.group import Company
 from shoal.errors import Diverged
 from shoal.hook.engine import AbstractEngine
 
 
-def share_chiefs_state(group: AbstractGroup, engine: AbstractEngine, what: str, optimizer: bool = True) -> None:
+def share_chiefs_state(company: Company, engine: AbstractEngine, what: str, optimizer: bool = True) -> None:
     """Gives every worker the chief's weights, states and, for training, optimizer."""
     variables = engine.variables
     shared = [*variables.trainable, *variables.states, *variables.seeds]
     if optimizer:
         shared += variables.optimizer
-    # In C order: peers' bytes are written into these arrays, not into copies of them.
     arrays = [np.asarray(engine.read(variable), order="C") for variable in shared]
-    _check_same_variables(group, what, shared)
-    if _all_alike(group, what, arrays):
+    _check_same_variables(company, what, shared)
+    if _all_alike(company, what, arrays):
         return  # the usual case: workers that are seeded alike build alike
-    arrays = [np.array(array) for array in arrays]
-    group.broadcast(f"{what}: the chief's weights", [_as_bytes(array) for array in arrays])
-    if group.rank != 0:
-        engine.write(shared, arrays)
+    chiefs = company.broadcast(f"{what}: the chief's weights", [_as_bytes(array) for array in arrays])
+    values = [raw.view(array.dtype).reshape(array.shape) for raw, array in zip(chiefs, arrays, strict=True)]
+    engine.write(shared, values)
 
 
-def _all_alike(group: AbstractGroup, what: str, arrays: Sequence[np.ndarray[Any, Any]]) -> bool:
+def _all_alike(company: Company, what: str, arrays: Sequence[np.ndarray[Any, Any]]) -> bool:
     """Whether all workers hold the same bits. Reading them costs a fifth of sending them."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(_as_bytes(array).data)
-    told = group.gather(f"{what}: digests of the weights", digest.digest())
-    return all(theirs == told[0] for theirs in told)
+    return not company.gather(f"{what}: digests of the weights", digest.digest()).unlike_chiefs()
 
 
 def fingerprint(engine: AbstractEngine) -> int:
@@ -56,15 +53,15 @@ def _as_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint8]
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _check_same_variables(group: AbstractGroup, what: str, variables: Sequence[Any]) -> None:
+def _check_same_variables(company: Company, what: str, variables: Sequence[Any]) -> None:
     """By shape and type, not by name: automatic names count up with every model a script makes."""
     mine = [(tuple(v.shape), str(v.dtype)) for v in variables]
-    told = group.gather(f"{what}: the model's variables", msgspec.json.encode(mine))
-    for member, theirs in zip(group.members, told, strict=True):
-        if theirs != told[0]:
+    told = company.gather(f"{what}: the model's variables", msgspec.json.encode(mine))
+    for member, theirs in zip(told.members, told.values, strict=True):
+        if theirs != told.chiefs:
             raise Diverged(
                 f"{what}: the model of {member} has other variables than the chief's ({_count(theirs)} against "
-                f"{_count(told[0])}). Every worker must build the same model: do not make it depend on the rank."
+                f"{_count(told.chiefs)}). Every worker must build the same model: do not make it depend on the rank."
             )
 
 

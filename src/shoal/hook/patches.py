@@ -15,8 +15,9 @@ import keras
 
 from shoal.errors import CannotDistribute
 from shoal.hook import engines, feeds
+from shoal.hook.calls import counted, decode_plain, decode_predictions, encode_plain, encode_predictions, live_only
 from shoal.hook.evaluate import evaluate
-from shoal.hook.fit import FitArguments, fit
+from shoal.hook.fit import FitArguments, fit, returned_by_fit
 from shoal.hook.predict import predict
 from shoal.hook.run import Run
 from shoal.strategies.allreduce import AllReduce, entered
@@ -51,7 +52,7 @@ def _strategy_of(model: Any) -> AllReduce:
 
 def _is_plain(run: Run, model: Any) -> bool:
     """One worker, one piece: nothing to distribute."""
-    return run.size == 1 and _strategy_of(model).pieces_for(run.pieces, 1) == 1
+    return run.is_plain and _strategy_of(model).pieces_for(run.pieces, 1) == 1
 
 
 def _compile(original: Any) -> Any:
@@ -73,7 +74,10 @@ def _fit(run: Run, original: Any) -> Any:
         given.pop("self")
         if _is_plain(run, self):
             return original(self, **_with_reporter(run, given))
-        history = fit(run, _strategy_of(self), self, FitArguments(**given))
+        arguments = FitArguments(**given)
+        history = counted(
+            run, lambda call: fit(run, _strategy_of(self), self, arguments, call), returned_by_fit, live_only
+        )
         run.rest()  # not after an error, whose report tells what was going on
         return history
 
@@ -98,7 +102,12 @@ def _evaluate(run: Run, original: Any) -> Any:
         if not self.compiled:
             raise ValueError("You must call `compile()` before calling `evaluate()`.")
         request = feeds.Request("evaluate", x, y, sample_weight, batch_size, steps)
-        logs = evaluate(run, _strategy_of(self), self, request, callbacks, verbose)
+        logs = counted(
+            run,
+            lambda call: evaluate(run, _strategy_of(self), self, request, callbacks, verbose),
+            encode_plain,
+            decode_plain,
+        )
         run.rest()
         return logs if return_dict else self._flatten_metrics_in_order(logs)
 
@@ -114,10 +123,15 @@ def _predict(run: Run, original: Any) -> Any:
         steps: int | None = None,
         callbacks: Any = None,
     ) -> Any:
-        if run.size == 1:
+        if run.is_plain:
             return original(self, x, batch_size, verbose, steps, callbacks)
         request = feeds.Request("predict", x, batch_size=batch_size, steps=steps)
-        rows = predict(run, self, request, callbacks, verbose)
+        rows = counted(
+            run,
+            lambda call: predict(run, self, request, callbacks, verbose),
+            encode_predictions,
+            decode_predictions,
+        )
         run.rest()
         return rows
 
@@ -126,7 +140,7 @@ def _predict(run: Run, original: Any) -> Any:
 
 def _train_on_batch(run: Run, original: Any) -> Any:
     def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if run.size > 1:
+        if not run.is_plain:
             raise CannotDistribute(
                 "train_on_batch() would train each worker's copy of the model by itself. Use fit(), whose batches are "
                 "divided among the workers, or run this script with one worker."
@@ -144,11 +158,11 @@ def _save(run: Run, original: Any, name: str) -> Any:
     signature = inspect.signature(original)
 
     def save(*args: Any, **kwargs: Any) -> Any:
-        if run.size == 1:
+        if run.is_plain:
             return original(*args, **kwargs)
         path = str(signature.bind(*args, **kwargs).arguments["filepath"])
-        if not run.is_chief:
-            return run.wait_for_chief(name, path)
+        if run.wait_for_chief(name, path):
+            return None
         try:
             return original(*args, **kwargs)
         finally:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from shoal.collectives.group import AbstractGroup
+from shoal.collectives.group import Company
 
 
 class Run(Protocol):
     """The run, as one of its workers sees it."""
 
     @property
-    def rank(self) -> int: ...
+    def workers(self) -> int:
+        """How many the run was started with."""
 
     @property
-    def size(self) -> int: ...
+    def is_plain(self) -> bool:
+        """Whether there will never be another worker, nor anything else that Keras alone does not do."""
 
     @property
     def is_chief(self) -> bool: ...
@@ -27,8 +29,31 @@ class Run(Protocol):
     def check_every(self) -> int:
         """Steps between two comparisons of the workers' weights."""
 
-    def group(self) -> AbstractGroup:
-        """All workers, connected."""
+    @property
+    def company(self) -> Company:
+        """All workers, whoever they are at the moment."""
+
+    def begin_call(self) -> int:
+        """The script calls fit, evaluate or predict: the how-manieth call it is."""
+
+    def end_call(self, call: int, result: bytes | None) -> None:
+        """A call is over; what it returned is kept for workers that come late. None: it raised."""
+
+    def replay(self, call: int) -> bytes:
+        """For a worker that came late: what a call returned to the others. Waits until it is over for them."""
+
+    def unpack(self, kept: bytes) -> bytes:
+        """The result in what was kept of a call."""
+
+    def candidates(self, call: int) -> tuple[str, ...]:
+        """Workers that have come late to this call and could be let in."""
+
+    @property
+    def calls(self) -> int:
+        """How many calls there have been."""
+
+    @calls.setter
+    def calls(self, number: int) -> None: ...
 
     def say(self, doing: str, step: int | None = None) -> None:
         """What this worker does now, for `shoal status` and for errors."""
@@ -42,5 +67,5 @@ class Run(Protocol):
     def announce(self, what: str, path: str) -> None:
         """Tells the other workers that the chief has written a file they may wait for."""
 
-    def wait_for_chief(self, what: str, path: str) -> None:
-        """Waits for such an announcement."""
+    def wait_for_chief(self, what: str, path: str) -> bool:
+        """Waits for such an announcement; False, if this worker is the chief or becomes it meanwhile."""

@@ -23,6 +23,17 @@ class Seeds:
         own = np.array([seed, 0], np.uint64)
         self._states: States = np.array([own, *(state.astype(np.uint64) for state in states)], np.uint64)
 
+    @classmethod
+    def of_rows(cls, rows: np.ndarray[Any, Any]) -> Seeds:
+        """As `rows` gave them."""
+        seeds = cls(0, [])
+        seeds._states = np.array(rows, np.uint64)
+        return seeds
+
+    def rows(self) -> States:
+        """All there is to know, the fit's own row too."""
+        return self._states
+
     def of_piece(self, piece: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The states that a piece starts from: 31-bit numbers, which fit every backend's seed type."""
         mixed = self._mixed(piece)[1:]

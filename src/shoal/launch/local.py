@@ -20,12 +20,13 @@ from pathlib import Path
 
 from shoal.cluster import folders
 from shoal.cluster.evidence import look_at
-from shoal.cluster.leash import Interrupt, Leash, Reaped, Released, Spawned
+from shoal.cluster.leash import Abandoned, Interrupt, Leash, Reaped, Released, Spawned, Told
 from shoal.cluster.messages import End
 from shoal.cluster.trouble import ending
 from shoal.launch import logs, report
 from shoal.launch.plan import Plan, WorkerPlan
 from shoal.launch.processes import Process
+from shoal.launch.worker import ENDED, INTERRUPTED
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 
@@ -41,6 +42,8 @@ _HEARD_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FOLLOW_EVERY = 0.1  # seconds between two looks at the logs under --verbose
 _WATCH_EVERY = 1.0  # seconds between two looks at the coordinator
 _COORDINATOR_LEAVES = 5.0  # seconds that it gets when it is no longer needed
+_HOUR = 3600.0
+_NOT_REPLACED = (0, ENDED, INTERRUPTED)  # exit codes of workers that left on purpose
 _CHILDREN_LEAVE = 1.0  # seconds that the children of ended workers get
 
 
@@ -67,6 +70,11 @@ class _Launcher:
 
     def __init__(self, plan: Plan, folder: Path, logs_folder: Path, environ: Mapping[str, str]) -> None:
         self._logs = logs_folder
+        self._folder = folder
+        self._max_restarts = plan.max_restarts
+        self._places: dict[str, WorkerPlan] = {}  # worker -> what it, or one in its place, is started with
+        self._restarts: dict[str, list[float]] = {}  # place -> when one was started anew
+        self._lost: set[str] = set()
         self._silence = plan.config.deadlines.silence
         self._coordinator_ran = time.monotonic()
         self._end: End | None = None
@@ -81,8 +89,11 @@ class _Launcher:
             self._coordinator = self._start_coordinator(folder, environ)
             stack.callback(self._end_coordinator)
             stack.callback(self._end_workers)
+            self._terminal = tuple(os.dup(stream) for stream in (1, 2))  # for a worker that becomes the chief
+            for fd in self._terminal:
+                stack.callback(os.close, fd)
             for worker in plan.workers:
-                self._start_worker(worker, folder)
+                self._start_worker(worker.id, worker)
             followed = [worker.id for worker in plan.workers[1:]] if plan.config.verbose else []
             self._follower = logs.Follower({id: logs.path_of(logs_folder, id) for id in followed})
             stack.callback(self._follower.close)
@@ -124,17 +135,34 @@ class _Launcher:
         self._selector.register(self._leash, selectors.EVENT_READ, self._hear_coordinator)
         return process
 
-    def _start_worker(self, plan: WorkerPlan, folder: Path) -> None:
-        cores = [",".join(map(str, plan.cores))] if plan.cores else []
-        start = partial(Process, "shoal.launch.worker", [str(folder), plan.id, *cores], plan.environment)
-        if plan.id == report.CHIEF:
-            process = start()  # at the terminal, as a plain script would be
+    def _start_worker(self, id: str, plan: WorkerPlan) -> None:
+        cores = ",".join(map(str, plan.cores)) or "-"
+        start = partial(Process, "shoal.launch.worker", environment=plan.environment)
+        words = [str(self._folder), id, cores]
+        if id == report.CHIEF:
+            process = start(words)  # at the terminal, as a plain script would be
         else:
-            with logs.path_of(self._logs, plan.id).open("wb") as log:
-                process = start(stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self._workers[plan.id] = process
-        self._selector.register(process, selectors.EVENT_READ, partial(self._see_exit, plan.id))
-        self._leash.send(Spawned(plan.id, process.pid))
+            words.append(",".join(map(str, self._terminal)))
+            with logs.path_of(self._logs, id).open("wb") as log:
+                process = start(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=self._terminal)
+        self._workers[id] = process
+        self._places[id] = plan
+        self._selector.register(process, selectors.EVENT_READ, partial(self._see_exit, id))
+        self._leash.send(Spawned(id, process.pid))
+
+    def _replace(self, id: str) -> None:
+        """Start another in the place of a worker that died, unless too many have died there."""
+        plan = self._places[id]
+        now = time.monotonic()
+        recent = [at for at in self._restarts.get(plan.id, []) if now - at < _HOUR]
+        if len(recent) >= self._max_restarts:
+            if self._max_restarts:
+                text = f"{plan.id} was replaced {len(recent)} times within an hour; the run goes on without it"
+                print(f"shoal: {text}", file=sys.stderr, flush=True)
+            self._leash.send(Abandoned(id))
+            return
+        self._restarts[plan.id] = [*recent, now]
+        self._start_worker(f"worker-{len(self._workers)}", plan)
 
     # What is seen and heard -------------------------------------------------------------------------
 
@@ -144,12 +172,17 @@ class _Launcher:
         if code is not None:
             self._selector.unregister(worker)
             self._leash.send(Reaped(id, code))
+            if self._end is None and not self._interrupts and code not in _NOT_REPLACED:
+                self._lost.add(id)
+                self._replace(id)
 
     def _hear_coordinator(self) -> None:
         try:
             for message in self._leash.receive():
                 if isinstance(message, End):
                     self._finish(message)
+                elif isinstance(message, Told):
+                    print(f"shoal: {message.text}", file=sys.stderr, flush=True)
         except EOFError:
             self._selector.unregister(self._leash)
             if self._end is None:
@@ -213,7 +246,7 @@ class _Launcher:
 
     def _with_late_deaths(self, end: End) -> End:
         """A worker that crashed after its script had finished is no success."""
-        crashed = {id: code for id, worker in self._workers.items() if (code := worker.look())}
+        crashed = {id: code for id, worker in self._workers.items() if (code := worker.look()) and id not in self._lost}
         if not end.ok or not crashed:
             return end
         id, code = next(iter(crashed.items()))

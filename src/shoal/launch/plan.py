@@ -29,6 +29,10 @@ class Request:
 
     workers: int
     script: str
+    least: int | None = None
+    fail_fast: bool = False
+    max_restarts: int = 3
+    standby: int = 0
     arguments: tuple[str, ...] = ()
     is_module: bool = False
     backend: str | None = None
@@ -57,7 +61,8 @@ class Plan:
     """A run that may be started."""
 
     config: RunConfig
-    workers: tuple[WorkerPlan, ...]
+    workers: tuple[WorkerPlan, ...]  # and the standbys, last
+    max_restarts: int = 0  # of each worker within an hour
 
 
 def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ...]) -> Plan:
@@ -73,6 +78,7 @@ def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ..
     config = RunConfig(
         run=run,
         workers=request.workers,
+        least=None if request.fail_fast or request.workers == 1 else request.least or 1,
         threads=threads,
         backend=backend,
         script=script,
@@ -96,14 +102,26 @@ def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ..
             cores=_share(cores, threads, number) if confined else (),
             environment=environment.of_worker(environ, backend, threads, confined, seed),
         )
-        for number in range(request.workers)
+        for number in range(request.workers + request.standby)
     )
-    return Plan(config, workers)
+    return Plan(config, workers, 0 if config.least is None else request.max_restarts)
 
 
 def _check_counts(request: Request) -> None:
     if request.workers < 1:
         raise UsageError(f"-n {request.workers}: a run needs at least 1 worker.")
+    if request.least is not None and not 1 <= request.least <= request.workers:
+        raise UsageError(
+            f"-n {request.least}:{request.workers}: the least number of workers is at least 1 and at most the most."
+        )
+    if request.max_restarts < 0:
+        raise UsageError(f"--max-restarts {request.max_restarts}: expected 0 or more.")
+    if request.standby < 0:
+        raise UsageError(f"--standby {request.standby}: expected 0 or more workers.")
+    if request.standby and (request.fail_fast or request.workers == 1):
+        raise UsageError(
+            "--standby needs a run that goes on after a loss: with 2 workers or more, without --fail-fast."
+        )
     if request.threads is not None and request.threads < 1:
         raise UsageError(f"--threads {request.threads}: a worker needs at least 1 thread.")
     if request.timeout is not None and not request.timeout > 0:

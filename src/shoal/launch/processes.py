@@ -26,6 +26,7 @@ class Process:
         stdin: int | None = None,
         stdout: int | IO[bytes] | None = None,
         stderr: IO[bytes] | None = None,
+        pass_fds: tuple[int, ...] = (),
     ) -> None:
         # -P: what lies in the current folder must not hide installed packages from Shoal.
         # A session of its own: the terminal's Ctrl-C reaches the launcher alone, which ends the run in order.
@@ -36,6 +37,7 @@ class Process:
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
+            pass_fds=pass_fds,
         )
         self.pid = self._popen.pid
         self.stdin, self.stdout = self._popen.stdin, self._popen.stdout

@@ -1,6 +1,6 @@
 """A worker's process: takes its cores, takes its seat, runs the user's script as `python script.py` would.
 
-python -m shoal.launch.worker RUN_FOLDER WORKER_ID [CORE,CORE…]
+python -m shoal.launch.worker RUN_FOLDER WORKER_ID CORE,CORE…|- [TERMINAL_OUT,TERMINAL_ERR]
 """
 
 from __future__ import annotations
@@ -32,17 +32,33 @@ ENDED = 75  # the run was over before this worker's script was
 
 
 def main() -> NoReturn:
-    folder, id = Path(sys.argv[1]), sys.argv[2]
-    if len(sys.argv) > 3:
+    folder, id, cores, *terminal = Path(sys.argv[1]), *sys.argv[2:]
+    if cores != "-":
         # Before any backend is imported: they count the cores they may use.
-        os.sched_setaffinity(0, [int(core) for core in sys.argv[3].split(",")])
+        os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
     faulthandler.enable(all_threads=False)  # a native crash leaves its Python stack among the log's last lines
     for stream in (sys.stdout, sys.stderr):
         _flush_every_line(stream)
-    sys.exit(_work(RunConfig.load(folder), RunKey.load(folder / "key"), id, folder))
+    sys.exit(_work(RunConfig.load(folder), RunKey.load(folder / "key"), id, folder, _Terminal(*terminal)))
 
 
-def _work(config: RunConfig, key: RunKey, id: str, folder: Path) -> int:
+class _Terminal:
+    """Where the chief prints. The other workers print to their logs until one of them becomes the chief."""
+
+    def __init__(self, descriptors: str = "") -> None:
+        self._descriptors = [int(fd) for fd in descriptors.split(",") if fd]
+        for fd in self._descriptors:
+            os.set_inheritable(fd, False)
+
+    def take(self) -> None:
+        """This worker is the chief now. Calling it again does nothing."""
+        while self._descriptors:
+            fd = self._descriptors.pop()
+            os.dup2(fd, 1 + len(self._descriptors))
+            os.close(fd)
+
+
+def _work(config: RunConfig, key: RunKey, id: str, folder: Path, terminal: _Terminal) -> int:
     """From taking the seat to giving it up. Returns the process's exit code."""
     from shoal import session  # after the cores are set: it brings libraries that count them
 
@@ -50,7 +66,7 @@ def _work(config: RunConfig, key: RunKey, id: str, folder: Path) -> int:
         _seed_alike(config.seed)
 
     try:
-        run = session.start(config, key, id, folder)
+        run = session.start(config, key, id, folder, on_chief=terminal.take)
         try:
             code = _run_script(config, run)
             run.close(ok=code == 0)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 
-from shoal.collectives.group import AbstractExchange, AbstractGroup
-from shoal.collectives.tree import cover, shares
+from shoal.collectives.group import AbstractExchange, AbstractGroup, Company, Keeper, Result
+from shoal.collectives.layout import Vector
+from shoal.collectives.tree import cover
 from shoal.data.order import piece_bounds, pieces_of
 from shoal.errors import CannotDistribute, Diverged, UsageError
-from shoal.strategies.notes import Note, check_agreement, decode, encode
+from shoal.strategies.balance import Balance
+from shoal.strategies.notes import Note, check_agreement, decode, encode, stopped
 from shoal.strategies.partial_sums import PartialSums
 from shoal.strategies.schema import Array, Schema
 
@@ -40,6 +43,10 @@ class AllReduce(msgspec.Struct, frozen=True):
         finally:
             _entered.pop()
 
+    def fixes_pieces(self, told: int | None) -> bool:
+        """Whether the user said how many pieces; otherwise they may become more while training goes on."""
+        return (self.pieces or told) is not None
+
     def pieces_for(self, told: int | None, workers: int) -> int:
         """How many pieces a run with this many workers uses; `told` is the command line's word."""
         pieces = self.pieces or told or workers
@@ -59,90 +66,154 @@ def entered() -> AllReduce | None:
     return _entered[-1] if _entered else None
 
 
+class Shared(msgspec.Struct, frozen=True, array_like=True):
+    """Who computed what in a step: the size of its batch, its pieces, and the run of them that each member held."""
+
+    size: int
+    pieces: int
+    members: tuple[str, ...]
+    held: tuple[tuple[int, int], ...]
+
+
 class Exchanged(msgspec.Struct, frozen=True):
     """What a step's exchange gave: every entry's total, in place, and everyone's notes by rank."""
 
     totals: list[Array]
     notes: list[Note]
+    shared: Shared
+
+
+class StepTask(Protocol):
+    """What a worker does in a step. It may be asked for more than once, until the step has committed."""
+
+    def take(self, split: Callable[[int], Sequence[range]], group: AbstractGroup) -> int | None:
+        """Get the rows of this worker's pieces; the size of the whole batch, or None if there is none."""
+
+    def compute(self, piece: int, low: int, high: int) -> Sequence[Array]:
+        """The arrays of the piece that holds rows [low, high) of the batch."""
+
+    def note(self) -> Note:
+        """Asked after the last piece. With `stop` set, nothing is computed."""
 
 
 class Reduction:
-    """The exchanges of one fit or evaluate: who computes which pieces, and their sum along the piece tree."""
+    """The exchanges of one fit or evaluate: who computes which pieces, and their sum along the piece tree.
 
-    def __init__(self, group: AbstractGroup, schema: Schema, pieces: int, what: str) -> None:
-        self._group = group
+    `what` names what all must have the same schema for; None within an act, where nothing else may be agreed upon.
+    Who is slow gets fewer pieces, as far as `balance` knows; that changes who computes what, never the sum.
+    """
+
+    def __init__(
+        self,
+        company: Company,
+        schema: Schema,
+        pieces: int,
+        what: str | None,
+        on_reopen: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._company = company
         self._schema = schema
-        self._pieces = pieces
+        self.pieces = pieces
+        self.balance = Balance.start()
         self._sums = PartialSums(schema)
-        self._check_same_schema(what)
-        slots = max(len(cover(n, share)) for n in range(1, pieces + 1) for share in self._shares(n))
-        self._exchange: AbstractExchange = group.open(schema.layout, slots)
-
-    def rows(self, size: int) -> Sequence[range]:
-        """The rows of a batch of `size` samples that each rank computes."""
-        pieces = pieces_of(size, self._pieces)
-        bounds = piece_bounds(size, pieces)
-        return [range(bounds[share.start], bounds[share.stop]) for share in self._shares(pieces)]
+        self._slots = 0
+        self._group: AbstractGroup | None = None  # on which the exchange was opened
+        self._exchange: AbstractExchange | None = None
+        self._on_reopen = on_reopen
+        if what is not None and not company.is_late:
+            self._check_same_schema(what)
 
     def step(
-        self,
-        what: str,
-        size: int,
-        compute: Callable[[int, int, int], Sequence[Array]],
-        note: Callable[[], Note],
-    ) -> Exchanged:
-        """Computes this worker's pieces and exchanges them.
+        self, what: str, task: StepTask, stops: bool = False, keeper: Keeper | None = None, admit: Sequence[str] = ()
+    ) -> Exchanged | None:
+        """Computes this worker's pieces and exchanges them; None when there is no data for the step.
 
-        `compute(piece, low, high)` gives the arrays of the piece that holds rows [low, high) of the batch;
-        `note()` is asked after the last piece.
+        `stops`: this worker takes part without computing anything, since it has stopped.
         """
-        pieces = pieces_of(size, self._pieces)
-        bounds = piece_bounds(size, pieces)
 
-        def weighted(piece: int) -> tuple[Sequence[Array], float]:
-            low, high = bounds[piece], bounds[piece + 1]
-            return compute(piece, low, high), (high - low) / size
+        def act(group: AbstractGroup) -> Result:
+            size = task.take(lambda batch: self._rows(group, batch), group)
+            if size is None:
+                return Result([], [])
+            pieces = pieces_of(size, self.pieces)
+            bounds = piece_bounds(size, pieces)
 
-        return self.reduce(what, pieces, weighted, note)
+            def weighted(piece: int) -> tuple[Sequence[Array], float]:
+                low, high = bounds[piece], bounds[piece + 1]
+                return task.compute(piece, low, high), (high - low) / size
+
+            return self.reduce(group, what, pieces, None if stops else weighted, task.note, size)
+
+        result = self._company.commit(act, keeper, admit)
+        if not result.values:
+            return None
+        exchanged = self.exchanged(result)
+        self._learn(exchanged)
+        return exchanged
 
     def reduce(
         self,
+        group: AbstractGroup,
         what: str,
         pieces: int,
-        weighted: Callable[[int], tuple[Sequence[Array], float]],
+        weighted: Callable[[int], tuple[Sequence[Array], float]] | None,
         note: Callable[[], Note],
-    ) -> Exchanged:
-        """Sums the weighted arrays of `pieces` pieces; this worker computes its share of them."""
-        held = self._shares(pieces)
-        mine = held[self._group.rank]
-        if len(mine) == 1:
-            loans = self._sums.lend(self._exchange.slot(0), mine.start, *weighted(mine.start))
-            self._exchange.lend(loans)
+        size: int = 0,
+    ) -> Result:
+        """Within an act: sums the weighted arrays of `pieces` pieces, of which this worker computes its share."""
+        held = self.balance.shares(pieces, group.members)
+        exchange = self._open(group, max(1, *(len(cover(pieces, share)) for share in held)))
+        mine = held[group.rank]
+        if weighted is None:
+            pass
+        elif len(mine) == 1:
+            loans = self._sums.lend(exchange.slot(0), mine.start, *weighted(mine.start))
+            exchange.lend(loans)
         else:
             for slot, node in enumerate(cover(pieces, mine)):
-                self._sums.fill(self._exchange.slot(slot), node, weighted)
-        return self._reduce(what, pieces, held, note())
+                self._sums.fill(exchange.slot(slot), node, weighted)
+        total, notes = exchange.reduce(what, pieces, held, encode(note()))
+        shared = Shared(size, pieces, group.members, tuple((share.start, share.stop) for share in held))
+        return Result([msgspec.msgpack.encode(shared), *notes], list(total))
 
-    def abstain(self, what: str, size: int, note: Note) -> Exchanged:
-        """Takes part in a step's exchange without computing anything: for a worker that has stopped."""
-        pieces = pieces_of(size, self._pieces)
-        return self._reduce(what, pieces, self._shares(pieces), note)
+    def exchanged(self, result: Result) -> Exchanged:
+        """What a committed act of `reduce` gave."""
+        shared = msgspec.msgpack.decode(result.values[0], type=Shared)
+        notes = decode(result.values[1:])
+        check_agreement(shared.members, notes)
+        return Exchanged(self._schema.views(Vector(*result.arrays)), notes, shared)
 
     def close(self) -> None:
-        self._exchange.close()
+        if self._exchange is not None:
+            self._exchange.close()
+            self._exchange = None
 
-    def _reduce(self, what: str, pieces: int, held: tuple[range, ...], note: Note) -> Exchanged:
-        reduced = self._exchange.reduce(what, pieces, held, encode(note))
-        notes = decode(reduced.notes)
-        check_agreement(self._group.members, notes)
-        return Exchanged(self._schema.views(reduced.total), notes)
+    def _open(self, group: AbstractGroup, slots: int) -> AbstractExchange:
+        """The memory for exchanges within this group in which nobody has more partial sums than this."""
+        if self._exchange is None or self._group is not group or slots > self._slots:
+            self._on_reopen()
+            self.close()
+            self._exchange = group.open(self._schema.layout, slots)
+            self._group, self._slots = group, slots
+        return self._exchange
 
-    def _shares(self, pieces: int) -> tuple[range, ...]:
-        return shares(pieces, (1.0,) * self._group.size)
+    def _learn(self, exchanged: Exchanged) -> None:
+        """Everyone learns the same from the same notes."""
+        shared, notes = exchanged.shared, exchanged.notes
+        if not stopped(notes):
+            held = tuple(range(start, stop) for start, stop in shared.held)
+            seconds = tuple(note.seconds for note in notes)
+            self.balance = self.balance.observe(shared.members, held, seconds, shared.size)
+
+    def _rows(self, group: AbstractGroup, size: int) -> Sequence[range]:
+        """The rows of a batch of `size` samples that each rank computes."""
+        pieces = pieces_of(size, self.pieces)
+        bounds = piece_bounds(size, pieces)
+        held = self.balance.shares(pieces, group.members)
+        return [range(bounds[share.start], bounds[share.stop]) for share in held]
 
     def _check_same_schema(self, what: str) -> None:
-        prints = self._group.gather(f"{what}: what is exchanged", self._schema.fingerprint())
-        odd = [m for m, value in zip(self._group.members, prints, strict=True) if value != prints[0]]
+        odd = self._company.gather(f"{what}: what is exchanged", self._schema.fingerprint()).unlike_chiefs()
         if odd:
             raise Diverged(
                 f"{what}: the model of {', '.join(odd)} has other variables, metrics or logs than the chief's. Every "

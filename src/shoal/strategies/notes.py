@@ -21,6 +21,7 @@ class Note(msgspec.Struct, frozen=True, array_like=True):
     stop: bool = False  # it stopped after the step before this one: this one does not count
     seconds: float = 0.0  # that its pieces took
     weights: int | None = None  # fingerprint of its weights before this step
+    candidates: tuple[str, ...] = ()  # newcomers that it has heard of
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -38,6 +39,12 @@ def decode(notes: Sequence[bytes]) -> list[Note]:
 def stopped(notes: Sequence[Note]) -> bool:
     """Whether the step of these notes must not count: somebody stopped before it."""
     return any(note.stop for note in notes)
+
+
+def newcomers(notes: Sequence[Note]) -> tuple[str, ...]:
+    """Those whom everybody has heard of: all let them in after this step."""
+    known = set(notes[0].candidates).intersection(*(note.candidates for note in notes[1:]))
+    return tuple(sorted(known))
 
 
 def check_agreement(members: Sequence[str], notes: Sequence[Note]) -> None:

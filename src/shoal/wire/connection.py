@@ -2,6 +2,10 @@
 
 Every socket is non-blocking. `post`, `flush` and `try_receive` never wait; `send` and `receive` wait with a
 deadline. A connection belongs to one thread at a time.
+
+Below a connection is a channel: the socket itself, or TLS over it, which takes and gives bytes like a socket. Only two
+things differ, and both are asked for by name: TLS may hold bytes that were taken but not sent (`unsent`), and bytes
+that have arrived but that a poll does not see (`buffered`).
 """
 
 from __future__ import annotations
@@ -12,14 +16,19 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from shoal.clock import Deadline
-from shoal.errors import BadFrame, PeerClosed, PeerTimeout, WireError
+from shoal.errors import BadFrame, PeerClosed, PeerTimeout, Refused, UsageError, WireError
 from shoal.wire import addresses, frames
+from shoal.wire.certificates import Pin
 from shoal.wire.keys import Handshake, RunKey
 from shoal.wire.messages import Codec, Message
 from shoal.wire.waits import READABLE, WRITABLE, wait
 from shoal.wire.wakeup import Wakeup
+
+if TYPE_CHECKING:
+    from shoal.wire.tls import TlsChannel  # brings OpenSSL, which a run on one host does without
 
 Place = Callable[[Message], Sequence[memoryview]]
 
@@ -35,16 +44,23 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(frames.MAX_DESCRIPTORS * array.array("i").i
 class Connection:
     """A stream of frames to one peer, whose name appears in every error."""
 
-    def __init__(self, sock: socket.socket, codec: Codec, peer: str) -> None:
-        sock.setblocking(False)
-        if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, channel: socket.socket | TlsChannel, codec: Codec, peer: str) -> None:
+        self._tls: TlsChannel | None = None
+        self._unix: socket.socket | None = None  # what descriptors can travel over
+        if not isinstance(channel, socket.socket):
+            channel.trust()
+            self._tls = channel
+        else:
+            channel.setblocking(False)
+            if channel.family == socket.AF_UNIX:
+                self._unix = channel
+            else:
+                channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.peer = peer
-        self.bytes_sent = 0  # counted for what noise can't touch: bytes on the wire
+        self.bytes_sent = 0  # counted for what noise can't touch: bytes on the wire (inside TLS, where there is TLS)
         self.bytes_received = 0
-        self._sock = sock
+        self._sock = channel
         self._codec = codec
-        self._carries_fds = sock.family == socket.AF_UNIX
         self._outbox: deque[memoryview] = deque()
         self._inbox = bytearray(_INBOX_BYTES)
         self._start = self._end = 0  # the bytes of the inbox that are not taken yet
@@ -76,7 +92,7 @@ class Connection:
     @property
     def pending(self) -> bool:
         """Whether something posted has not been handed to the kernel yet."""
-        return bool(self._outbox)
+        return bool(self._outbox) or (self._tls is not None and self._tls.unsent)
 
     def flush(self) -> bool:
         """Send what the kernel takes now; true when nothing is left."""
@@ -91,7 +107,7 @@ class Connection:
                     break
                 sent -= first.nbytes
                 self._outbox.popleft()
-        return True
+        return self._tls is None or self._flush_records(self._tls)
 
     def send(self, message: Message, buffers: Sequence[memoryview] = (), deadline: Deadline | None = None) -> None:
         """Send a whole frame. Without a deadline the peer has 20 s to take it."""
@@ -100,7 +116,7 @@ class Connection:
 
     def send_fds(self, message: Message, fds: Sequence[int], deadline: Deadline | None = None) -> None:
         """Send a frame with descriptors beside it; the peer gets its own copies. Unix sockets only."""
-        if not self._carries_fds:
+        if self._unix is None:
             raise WireError(f"descriptors travel over unix sockets only, not to {self.peer}")
         self._flush_until(deadline)
         head = frames.head(self._codec.encode(message), descriptors=len(fds))
@@ -114,10 +130,16 @@ class Connection:
             self._flush_until(deadline)
 
     def _flush_until(self, deadline: Deadline | None) -> None:
-        if self._outbox and not self.flush():
+        if (self._outbox or self._tls is not None) and not self.flush():
             deadline = deadline or Deadline.after(_PATIENCE)
             while not self.flush():
                 self._await(WRITABLE, deadline, "take a message")
+
+    def _flush_records(self, tls: TlsChannel) -> bool:
+        try:
+            return tls.flush()
+        except OSError as error:
+            raise self._closed(error) from error
 
     def _send_some(self, views: Sequence[bytes | memoryview], rights: Sequence[tuple[int, int, bytes]] = ()) -> int:
         try:
@@ -138,7 +160,7 @@ class Connection:
     @property
     def buffered(self) -> bool:
         """Whether bytes of a next frame are already here, where a poll would not see them."""
-        return self._start < self._end
+        return self._start < self._end or (self._tls is not None and self._tls.buffered)
 
     def try_receive(self, place: Place | None = None) -> Message | None:
         """The next whole frame, or None if it has not arrived yet (what has arrived is kept).
@@ -220,9 +242,9 @@ class Connection:
             self._inbox.extend(bytes(wanted - len(self._inbox)))
         room = memoryview(self._inbox)[self._end :]
         try:
-            if self._carries_fds:
+            if self._unix is not None:
                 # A plain read would drop descriptors that a later frame brings along.
-                count, ancillary, flags, _ = self._sock.recvmsg_into([room], _ANCILLARY_BYTES, _CLOEXEC)
+                count, ancillary, flags, _ = self._unix.recvmsg_into([room], _ANCILLARY_BYTES, _CLOEXEC)
                 if ancillary or flags & _TRUNCATED:
                     self._keep_fds(ancillary, flags)
             else:
@@ -301,32 +323,84 @@ class _Bulk:
         self.views = views
 
 
-def connect(address: str, key: RunKey, codec: Codec, deadline: Deadline, wake: Wakeup | None = None) -> Connection:
+def connect(
+    address: str, key: RunKey, codec: Codec, deadline: Deadline, wake: Wakeup | None = None, pin: Pin | None = None
+) -> Connection:
     """Connect and prove the run's key both ways.
 
-    PeerClosed if nobody listens there or the listener hangs up, Refused if it does not hold the key or speaks
-    another version, PeerTimeout after the deadline.
+    PeerClosed if nobody listens there or the listener hangs up, Refused if it does not hold the key, shows another
+    certificate or speaks another version, PeerTimeout after the deadline. Between hosts (`tls:`) the certificate's
+    pin comes with the address or as `pin`; it is checked before anything is said.
     """
     where = addresses.parse(address)
+    name = address
+    if isinstance(where, addresses.TlsAddress):
+        pin, name = _expected_pin(where, pin), where.place
     sock = socket.socket(where.family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
-        _dial(sock, where, deadline, wake)
-        handshake = Handshake(key, connects=True)
-        sock.send(handshake.first(), _NOSIGNAL)
+        _dial(sock, where, name, deadline, wake)
+        if isinstance(where, addresses.TlsAddress) and pin is not None:
+            channel: socket.socket | TlsChannel = _secure(sock, pin, name, deadline, wake)
+            handshake = Handshake(key, connects=True, binding=pin.digest)
+        else:
+            channel = sock
+            handshake = Handshake(key, connects=True)
+        channel.send(handshake.first(), _NOSIGNAL)
         while not handshake.done:
-            answer = handshake.feed(_read_exactly(sock, handshake.wants, address, deadline, wake))
+            answer = handshake.feed(_read_exactly(channel, handshake.wants, name, deadline, wake))
             if answer:
-                sock.send(answer, _NOSIGNAL)
-        return Connection(sock, codec, address)
+                channel.send(answer, _NOSIGNAL)
+        return Connection(channel, codec, name)
     except OSError as error:
         sock.close()
-        raise PeerClosed(address, f"no connection to {address}: {error.strerror or error}") from error
+        raise PeerClosed(name, f"no connection to {name}: {error.strerror or error}") from error
     except BaseException:
         sock.close()
         raise
 
 
-def _dial(sock: socket.socket, where: addresses.Address, deadline: Deadline, wake: Wakeup | None) -> None:
+def _expected_pin(where: addresses.TlsAddress, pin: Pin | None) -> Pin:
+    """The pin that decides, of those that the caller and the address name."""
+    expected = pin or where.pin
+    if expected is None:
+        raise UsageError(
+            f"{where} is on another host and nobody said which certificate to expect there. Use the run's ticket, or "
+            "the whole address that its listener gives, with the part after #."
+        )
+    if where.pin is not None and not where.pin.matches(expected):
+        raise UsageError(
+            f"the ticket and the address {where.place} are of two runs: they name different certificates. "
+            "Take both from the host that started this run."
+        )
+    if where.everywhere:
+        raise UsageError(
+            f"{where.place} means every address of a host: there one listens. Name the host's own address."
+        )
+    return expected
+
+
+def _secure(sock: socket.socket, pin: Pin, name: str, deadline: Deadline, wake: Wakeup | None) -> TlsChannel:
+    """TLS over this socket, with whoever holds the certificate that has this pin."""
+    from shoal.wire.tls import TlsChannel, connecting_context
+
+    channel = TlsChannel(sock, connecting_context(), connects=True)
+    try:
+        while not channel.handshake():
+            # Asked each time: somebody who keeps talking must not keep us here.
+            if deadline.passed() or not wait(sock.fileno(), READABLE, deadline, wake):
+                raise PeerTimeout((name,), f"{name} did not finish the TLS handshake before the deadline")
+        channel.check(pin)
+    except OSError as error:
+        text = f"{name} hung up during the TLS handshake ({error.strerror or error}): is it this run's listener?"
+        raise PeerClosed(name, text) from error
+    except BadFrame as error:
+        raise BadFrame(f"{name}: {error}") from error
+    except Refused as error:
+        raise Refused(error.reason, f"{name}: {error.text}") from error
+    return channel
+
+
+def _dial(sock: socket.socket, where: addresses.Address, name: str, deadline: Deadline, wake: Wakeup | None) -> None:
     while (code := sock.connect_ex(where.target)) != 0:
         if code == errno.EAGAIN:  # a unix listener's queue is full; nothing tells when it no longer is
             pause = Deadline(min(deadline.at, deadline.clock.now() + 0.01), deadline.clock)
@@ -340,17 +414,22 @@ def _dial(sock: socket.socket, where: addresses.Address, deadline: Deadline, wak
         else:
             raise OSError(code, os.strerror(code))
         if deadline.passed():
-            raise PeerTimeout((str(where),), f"nobody took the connection to {where} before the deadline")
+            raise PeerTimeout((name,), f"nobody took the connection to {name} before the deadline")
 
 
-def _read_exactly(sock: socket.socket, count: int, address: str, deadline: Deadline, wake: Wakeup | None) -> bytes:
+def _read_exactly(
+    channel: socket.socket | TlsChannel, count: int, name: str, deadline: Deadline, wake: Wakeup | None
+) -> bytes:
     data = b""
     while len(data) < count:
-        if not wait(sock.fileno(), READABLE, deadline, wake):
-            raise PeerTimeout((address,), f"{address} did not finish the handshake before the deadline")
-        more = sock.recv(count - len(data))
+        try:
+            more = channel.recv(count - len(data))
+        except BlockingIOError:
+            if deadline.passed() or not wait(channel.fileno(), READABLE, deadline, wake):
+                raise PeerTimeout((name,), f"{name} did not finish the handshake before the deadline") from None
+            continue
         if not more:
-            raise PeerClosed(address, f"{address} hung up during the handshake: it did not accept this run's key")
+            raise PeerClosed(name, f"{name} hung up during the handshake: it did not accept this run's key")
         data += more
     return data
 

@@ -7,18 +7,22 @@
 
 Both nonces are fresh, so an old conversation proves nothing; each direction has its own label, so a proof
 can't be sent back to whom it came from. All sizes are fixed: nothing is allocated on a stranger's word.
+
+Inside TLS the proofs also cover the pin of the certificate that each side sees (`binding`): whoever sits in between
+with a certificate of its own can't use the proofs that it relays. Without TLS there is none, and the bytes are those
+above.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
 from collections.abc import Generator
 from pathlib import Path
 
 from shoal.errors import BadFrame, Refused, UsageError
+from shoal.wire import private
 
 VERSION = 1
 _MAGIC = b"shoal\x00"
@@ -54,13 +58,15 @@ class RunKey:
 
     def save(self, path: Path) -> None:
         """Write the key to a new file that only its owner may read."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(self._secret)
+        private.write_new(path, self._secret)
 
     @classmethod
     def load(cls, path: Path) -> RunKey:
         return cls(path.read_bytes())
+
+    def hex(self) -> str:
+        """The secret itself, for a ticket. It belongs in no log, no command line and no environment."""
+        return self._secret.hex()
 
     def proof(self, label: bytes, *parts: bytes) -> bytes:
         """Shows knowledge of the key, for this label and these parts only."""
@@ -74,8 +80,9 @@ class Handshake:
     closed without an answer.
     """
 
-    def __init__(self, key: RunKey, *, connects: bool) -> None:
+    def __init__(self, key: RunKey, *, connects: bool, binding: bytes = b"") -> None:
         self._key = key
+        self._binding = binding
         self._steps = self._connect() if connects else self._listen()
         self._answer, self.wants = next(self._steps)
         self.done = False
@@ -100,9 +107,9 @@ class Handshake:
         mine = secrets.token_bytes(_NONCE_BYTES)
         reply = yield _GREETING + mine, len(_GREETING) + _NONCE_BYTES + _PROOF_BYTES
         theirs, proof = _read_greeting(reply[:-_PROOF_BYTES]), reply[-_PROOF_BYTES:]
-        if not hmac.compare_digest(proof, self._key.proof(b"listens", mine, theirs)):
+        if not hmac.compare_digest(proof, self._key.proof(b"listens", mine, theirs, self._binding)):
             raise Refused("key", "the process that listens there does not hold this run's key")
-        welcome = yield self._key.proof(b"connects", mine, theirs), len(_WELCOME)
+        welcome = yield self._key.proof(b"connects", mine, theirs, self._binding), len(_WELCOME)
         if welcome != _WELCOME:
             raise BadFrame("the handshake did not end with a welcome")
         return b""
@@ -111,8 +118,8 @@ class Handshake:
         greeting = yield b"", len(_GREETING) + _NONCE_BYTES
         theirs = _read_greeting(greeting)
         mine = secrets.token_bytes(_NONCE_BYTES)
-        proof = yield _GREETING + mine + self._key.proof(b"listens", theirs, mine), _PROOF_BYTES
-        if not hmac.compare_digest(proof, self._key.proof(b"connects", theirs, mine)):
+        proof = yield _GREETING + mine + self._key.proof(b"listens", theirs, mine, self._binding), _PROOF_BYTES
+        if not hmac.compare_digest(proof, self._key.proof(b"connects", theirs, mine, self._binding)):
             raise Refused("key", "the process that connected does not hold this run's key")
         return _WELCOME
 

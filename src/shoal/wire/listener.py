@@ -1,4 +1,8 @@
-"""Where peers connect. Strangers are handled side by side: one that idles or babbles delays nobody."""
+"""Where peers connect. Strangers are handled side by side: one that idles or babbles delays nobody.
+
+On a `tls:` address a stranger first does the TLS handshake and then proves the key inside it, all before the same
+deadline, which counts from the moment it connected.
+"""
 
 from __future__ import annotations
 
@@ -8,33 +12,48 @@ import os
 import select
 import socket
 from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
 
 from shoal.clock import Clock, Deadline, SystemClock
-from shoal.errors import PeerTimeout, UsageError, WireError
+from shoal.errors import BadFrame, PeerTimeout, UsageError, WireError
 from shoal.wire import addresses
+from shoal.wire.certificates import RunCertificate
 from shoal.wire.connection import Connection
 from shoal.wire.keys import Handshake, RunKey
 from shoal.wire.messages import Codec
 from shoal.wire.waits import READABLE, wait
 from shoal.wire.wakeup import Wakeup
 
+if TYPE_CHECKING:
+    import ssl
+
+    from shoal.wire.tls import TlsChannel
+
 _BACKLOG = 128
 _MAX_STRANGERS = 128  # connections that have proven nothing yet; the oldest makes room
 _PATIENCE = 10.0  # seconds that a stranger has to prove the key
+_TLS_OPENING = b"\x16"  # the first byte of whoever speaks TLS
 
 
 class Listener:
     """A listening socket that gives out only connections whose peer has proven the run's key."""
 
-    def __init__(self, address: str, key: RunKey, clock: Clock | None = None) -> None:
-        self._key = key
+    def __init__(
+        self, address: str, key: RunKey, clock: Clock | None = None, certificate: RunCertificate | None = None
+    ) -> None:
+        """`certificate` is what a listener beyond loopback shows; UsageError if it is missing there."""
         self._clock = clock or SystemClock()
         self._strangers: dict[int, _Stranger] = {}  # oldest first
-        self._proven: deque[socket.socket] = deque()
+        self._proven: deque[socket.socket | TlsChannel] = deque()
         where = addresses.parse(address)
+        self._gate = _Gate(key)
+        if isinstance(where, addresses.TlsAddress):
+            self._gate = _tls_gate(key, where, certificate)
         self._path = where.path if isinstance(where, addresses.UnixAddress) else None
         self._sock = _bind(where)
-        self.address = str(where) if self._path else _bound_address(self._sock)
+        bound = _bound(where, self._sock, certificate)
+        self.address = str(bound)  # for others to connect to; with the pin, where there is a certificate
+        self._name = bound.place if isinstance(bound, addresses.TlsAddress) else self.address
         # One epoll over the socket and all strangers: the whole listener is one descriptor to a selector.
         self._epoll = select.epoll()
         self._epoll.register(self._sock, select.EPOLLIN)
@@ -50,7 +69,7 @@ class Listener:
             if self._proven:
                 return self._connection(codec)
             if not wait(self.fileno(), READABLE, deadline, wake):
-                raise PeerTimeout(("a peer",), f"nobody with this run's key connected to {self.address} in time")
+                raise PeerTimeout(("a peer",), f"nobody with this run's key connected to {self._name} in time")
 
     def poll_accept(self, codec: Codec) -> list[Connection]:
         """Whoever has proven the key by now. Never waits."""
@@ -62,7 +81,7 @@ class Listener:
         if self._sock.fileno() < 0:
             return
         for stranger in self._strangers.values():
-            stranger.sock.close()
+            stranger.channel.close()
         self._strangers.clear()
         while self._proven:
             self._proven.popleft().close()
@@ -73,7 +92,7 @@ class Listener:
                 os.unlink(self._path)
 
     def _connection(self, codec: Codec) -> Connection:
-        return Connection(self._proven.popleft(), codec, f"a peer at {self.address}")
+        return Connection(self._proven.popleft(), codec, f"a peer at {self._name}")
 
     def _progress(self) -> None:
         for fd, _ in self._epoll.poll(0):
@@ -86,7 +105,7 @@ class Listener:
             self._hang_up(fd)
 
     def _welcome_strangers(self) -> None:
-        while True:
+        for _ in range(_BACKLOG):  # a crowd that never ends must not keep us here
             try:
                 sock, _ = self._sock.accept()
             except BlockingIOError:
@@ -95,13 +114,13 @@ class Listener:
                 if error.errno in (errno.ECONNABORTED, errno.EPROTO):
                     continue
                 if error.errno in (errno.EMFILE, errno.ENFILE) and self._strangers:
-                    self._hang_up(next(iter(self._strangers)))
+                    self._make_room()
                     continue
                 raise
             sock.setblocking(False)
             if len(self._strangers) == _MAX_STRANGERS:
-                self._hang_up(next(iter(self._strangers)))
-            self._strangers[sock.fileno()] = _Stranger(sock, self._key, self._clock.now() + _PATIENCE)
+                self._make_room()
+            self._strangers[sock.fileno()] = _Stranger(sock, self._gate, self._clock.now() + _PATIENCE)
             self._epoll.register(sock, select.EPOLLIN)
             self._hear(sock.fileno())  # its greeting is often here already
 
@@ -114,40 +133,90 @@ class Listener:
             return
         if done:
             self._epoll.unregister(fd)
-            self._proven.append(self._strangers.pop(fd).sock)
+            self._proven.append(self._strangers.pop(fd).channel)
+
+    def _make_room(self) -> None:
+        """Hang up on the oldest stranger that has said nothing; if all have, on the oldest."""
+        silent = (fd for fd, stranger in self._strangers.items() if stranger.silent)
+        self._hang_up(next(silent, next(iter(self._strangers))))
 
     def _hang_up(self, fd: int) -> None:
         self._epoll.unregister(fd)
-        self._strangers.pop(fd).sock.close()
+        self._strangers.pop(fd).channel.close()
+
+
+class _Gate(NamedTuple):
+    """What a stranger has to pass."""
+
+    key: RunKey
+    tls: ssl.SSLContext | None = None
+    binding: bytes = b""
+
+
+def _tls_gate(key: RunKey, where: addresses.TlsAddress, certificate: RunCertificate | None) -> _Gate:
+    if certificate is None:
+        raise UsageError(
+            f"other hosts can reach {where.place}, so whoever listens there needs the run's key and a certificate. "
+            "Pass Listener(..., certificate=RunCertificate.new()), or listen on this host only: unix:/path or "
+            "tcp:127.0.0.1:PORT."
+        )
+    from shoal.wire.tls import listening_context
+
+    return _Gate(key, listening_context(certificate), certificate.pin.digest)
 
 
 class _Stranger:
-    """A connection that has proven nothing yet. It costs a socket and less than 100 bytes."""
+    """A connection that has proven nothing yet.
 
-    __slots__ = ("_heard", "handshake", "sock", "until")
+    It costs a socket and less than 3 KiB; OpenSSL's part, about 40 KiB, is made once it opens a TLS handshake.
+    """
 
-    def __init__(self, sock: socket.socket, key: RunKey, until: float) -> None:
-        self.sock = sock
-        self.handshake = Handshake(key, connects=False)
+    __slots__ = ("_context", "_heard", "_sock", "_tls", "channel", "handshake", "silent", "until")
+
+    def __init__(self, sock: socket.socket, gate: _Gate, until: float) -> None:
+        self.channel: socket.socket | TlsChannel = sock
+        self.handshake = Handshake(gate.key, connects=False, binding=gate.binding)
         self.until = until
+        self.silent = True
+        self._sock = sock
+        self._context = gate.tls
+        self._tls: TlsChannel | None = None
         self._heard = b""
 
     def progress(self) -> bool:
         """Read what is there; true once the key is proven. Raises when it is clear that it won't be."""
+        if self._context is not None and not self._secured(self._context):
+            return False
         while not self.handshake.done:
             try:
-                more = self.sock.recv(self.handshake.wants - len(self._heard))
+                more = self.channel.recv(self.handshake.wants - len(self._heard))
             except BlockingIOError:
                 return False
             if not more:
                 raise ConnectionResetError(errno.ECONNRESET, "hung up")
+            self.silent = False
             self._heard += more
             if len(self._heard) == self.handshake.wants:
                 answer = self.handshake.feed(self._heard)
                 self._heard = b""
-                if self.sock.send(answer, socket.MSG_NOSIGNAL) < len(answer):
+                if self.channel.send(answer, socket.MSG_NOSIGNAL) < len(answer):
                     raise BlockingIOError(errno.EAGAIN, "does not read its answer")
         return True
+
+    def _secured(self, context: ssl.SSLContext) -> bool:
+        """Go on with the TLS handshake; true once it is done."""
+        if self._tls is None:
+            try:
+                opening = self._sock.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                return False
+            if opening != _TLS_OPENING:
+                raise BadFrame("it does not speak TLS")
+            from shoal.wire.tls import TlsChannel
+
+            self.silent = False
+            self.channel = self._tls = TlsChannel(self._sock, context, connects=False)
+        return self._tls.handshake()
 
 
 def _bind(where: addresses.Address) -> socket.socket:
@@ -170,6 +239,11 @@ def _bind(where: addresses.Address) -> socket.socket:
     return sock
 
 
-def _bound_address(sock: socket.socket) -> str:
+def _bound(where: addresses.Address, sock: socket.socket, certificate: RunCertificate | None) -> addresses.Address:
+    """Where it really listens: with its port, and with the pin of its certificate."""
+    if isinstance(where, addresses.UnixAddress):
+        return where
     host, port = sock.getsockname()[:2]
-    return str(addresses.TcpAddress(host, port))
+    if isinstance(where, addresses.TcpAddress):
+        return addresses.TcpAddress(host, port)
+    return addresses.TlsAddress(host, port, certificate.pin if certificate else None)

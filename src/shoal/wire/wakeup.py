@@ -36,3 +36,6 @@ class Wakeup:
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()

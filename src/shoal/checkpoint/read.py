@@ -1,0 +1,154 @@
+"""Reading checkpoints. Not one value is used before every digest has matched."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, deserialize
+
+from shoal.checkpoint import files, manifest
+from shoal.checkpoint.drafts import checkpoints, step_of
+from shoal.checkpoint.dtypes import DTYPES, FROM_FILE
+from shoal.checkpoint.manifest import Manifest, Part, Tensor
+from shoal.errors import BadCheckpoint
+
+Array = np.ndarray[Any, Any]
+
+_CHUNK = 2**30  # bytes asked for at once: the kernel gives no more than 2 GiB
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A whole checkpoint in memory."""
+
+    manifest: Manifest
+    arrays: dict[str, Array]
+
+    @property
+    def header(self) -> Any:
+        return self.manifest.header
+
+    @property
+    def step(self) -> int:
+        return self.manifest.step
+
+
+def verify(path: Path) -> Manifest:
+    """Reads all of a checkpoint and compares it with its digests. A BadCheckpoint says what is wrong with it."""
+    with _naming(path):
+        found = _manifest_of(path)
+        for part in found.parts:
+            with files.plain_file(path / part.name) as (file, size):
+                _check_size(part, size)
+                _check_digest(part, hashlib.file_digest(file, manifest.DIGEST).hexdigest())
+        return found
+
+
+def load(path: Path) -> Checkpoint:
+    """All of a checkpoint, verified: either every tensor as it was written, or a BadCheckpoint.
+
+    Takes as much memory as its tensors and, for a while, the largest part.
+    """
+    with _naming(path):
+        found = _manifest_of(path)
+        promised: dict[str, dict[str, Tensor]] = {part.name: {} for part in found.parts}
+        for tensor in found.tensors:
+            promised[tensor.part][tensor.name] = tensor
+        arrays: dict[str, Array] = {}
+        for part in found.parts:
+            arrays.update(_arrays_of(path, part, promised[part.name]))
+        return Checkpoint(found, {tensor.name: arrays[tensor.name] for tensor in found.tensors})
+
+
+def newest_whole(folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
+    """The newest checkpoint in a folder that verifies, None if none does; and those skipped on the way, with why."""
+    skipped: list[tuple[Path, str]] = []
+    for path in checkpoints(folder):
+        try:
+            verify(path)
+        except BadCheckpoint as error:
+            skipped.append((path, error.why))
+        else:
+            return path, skipped
+    return None, skipped
+
+
+def looks_whole(path: Path) -> bool:
+    """Whether the manifest is sound and all parts have their size. Fast: reads no part."""
+    try:
+        for part in _manifest_of(path).parts:
+            with files.plain_file(path / part.name) as (_, size):
+                _check_size(part, size)
+    except (BadCheckpoint, OSError):
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Adds to a BadCheckpoint which one it tells of. What the disk refuses to give is bad too."""
+    try:
+        yield
+    except BadCheckpoint as error:
+        raise BadCheckpoint(error.why, path) from error
+    except OSError as error:
+        raise BadCheckpoint(f"it can't be read: {files.explain(error)}", path) from error
+
+
+def _manifest_of(path: Path) -> Manifest:
+    if not path.is_dir():
+        raise BadCheckpoint("there is no such folder" if not path.exists() else "it is not a folder")
+    with files.plain_file(path / manifest.FILE) as (file, size):
+        if size > manifest.MAX_BYTES:
+            raise BadCheckpoint(f"{manifest.FILE} has {size:,} bytes, at most {manifest.MAX_BYTES:,} are allowed")
+        found = manifest.decode(_read(file, size))
+    step = step_of(path)
+    if step is not None and step != found.step:
+        raise BadCheckpoint(f"{manifest.FILE} is of step {found.step}, the folder's name says {step}")
+    return found
+
+
+def _arrays_of(path: Path, part: Part, promised: Mapping[str, Tensor]) -> dict[str, Array]:
+    """A part's tensors. The bytes that were verified are the bytes that are decoded: the file is read once."""
+    with files.plain_file(path / part.name) as (file, size):
+        _check_size(part, size)
+        data = _read(file, size)
+    _check_digest(part, hashlib.new(manifest.DIGEST, data).hexdigest())
+    try:
+        # Strict about its header: sizes must be the shapes', and places follow each other without a gap.
+        held: dict[str, Any] = dict(deserialize(data))  # type: ignore[no-untyped-call]
+    except SafetensorError as error:
+        raise BadCheckpoint(f"{part.name} is not a safetensors file: {error}") from error
+    described = {name: (FROM_FILE.get(tensor["dtype"]), tuple(tensor["shape"])) for name, tensor in held.items()}
+    if described != {name: (tensor.dtype, tensor.shape) for name, tensor in promised.items()}:
+        raise BadCheckpoint(f"{part.name} holds other tensors than {manifest.FILE} says")
+    return {
+        name: np.frombuffer(held[name]["data"], DTYPES[tensor.dtype]).reshape(tensor.shape)
+        for name, tensor in promised.items()
+    }
+
+
+def _read(file: FileIO, size: int) -> bytes:
+    """All bytes up to a size that was checked. Fewer, if the file shrinks meanwhile: then its digest won't match."""
+    chunks = []
+    while size > 0 and (chunk := file.read(min(size, _CHUNK))):
+        chunks.append(chunk)
+        size -= len(chunk)
+    return b"".join(chunks)
+
+
+def _check_size(part: Part, size: int) -> None:
+    if size != part.nbytes:
+        raise BadCheckpoint(f"{part.name} has {size:,} bytes, it was written with {part.nbytes:,}")
+
+
+def _check_digest(part: Part, digest: str) -> None:
+    if digest != part.digest:
+        raise BadCheckpoint(f"{part.name} does not match its digest: it was damaged or changed")

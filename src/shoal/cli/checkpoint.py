@@ -1,0 +1,132 @@
+"""`shoal checkpoint`: look at checkpoints, verify them, turn one into a Keras file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shoal.errors import ShoalError, UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from shoal.checkpoint.manifest import Manifest
+
+    Verdicts = dict[Path, Manifest | str]  # of each checkpoint: what it holds, or what is wrong with it
+
+BAD = 1  # the exit code when a checkpoint is not whole
+
+_folder = click.Path(path_type=Path)
+_json = click.option("--json", "as_json", is_flag=True, help="The same facts for programs.")
+
+
+@click.group()
+def checkpoint() -> None:
+    """Look at checkpoints, verify them, export one."""
+
+
+@checkpoint.command("list")
+@click.argument("folder", metavar="DIR", type=_folder)
+@_json
+def list_(folder: Path, as_json: bool) -> None:
+    """Show the checkpoints in DIR, newest first. All of each is read and compared with its digests."""
+    _print(_verdicts(folder), as_json)
+
+
+@checkpoint.command()
+@click.argument("path", metavar="DIR|CHECKPOINT", type=_folder)
+@_json
+def verify(path: Path, as_json: bool) -> None:
+    """Verify one checkpoint, or all in DIR. The exit code is 1 if one of them is not whole."""
+    verdicts = _verdicts(path)
+    _print(verdicts, as_json)
+    if any(isinstance(verdict, str) for verdict in verdicts.values()):
+        sys.exit(BAD)
+
+
+@checkpoint.command()
+@click.argument("path", metavar="CHECKPOINT", type=_folder)
+@click.argument("out", metavar="OUT.keras", type=_folder)
+def export(path: Path, out: Path) -> None:
+    """Write the model in CHECKPOINT as a Keras file: its layers and weights, not its optimizer."""
+    from shoal.checkpoint.read import load
+    from shoal.hook.export import export as write
+
+    try:
+        loaded = load(path)
+        write(loaded.header, loaded.arrays, out)
+    except UsageError:
+        raise
+    except (ShoalError, OSError) as error:
+        click.echo(f"shoal: {error}", err=True)
+        sys.exit(BAD)
+    click.echo(f"{out}: the model at step {loaded.step}, from {path}")
+
+
+def _verdicts(path: Path) -> Verdicts:
+    from shoal.checkpoint.drafts import checkpoints, step_of
+    from shoal.checkpoint.manifest import FILE
+    from shoal.checkpoint.read import verify
+    from shoal.errors import BadCheckpoint
+
+    if not path.is_dir():
+        raise UsageError(f"there is no folder {path}: name a folder of checkpoints, or one of them")
+    is_one = step_of(path.resolve()) is not None or (path / FILE).exists()
+    verdicts: Verdicts = {}
+    for found in [path] if is_one else checkpoints(path):
+        try:
+            verdicts[found] = verify(found)
+        except BadCheckpoint as error:
+            verdicts[found] = error.why
+    if not verdicts:
+        raise UsageError(f"there are no checkpoints in {path}: expected folders named like step-000001234")
+    return verdicts
+
+
+def _print(verdicts: Verdicts, as_json: bool) -> None:
+    if as_json:
+        import msgspec
+
+        facts = [_facts(path, verdict) for path, verdict in verdicts.items()]
+        click.echo(msgspec.json.format(msgspec.json.encode(facts)))
+    else:
+        from rich.console import Console
+
+        Console(markup=False, highlight=False).print(_table(verdicts))
+        for path, verdict in verdicts.items():
+            if isinstance(verdict, str):
+                click.echo(f"{path.name} is not whole: {verdict}")  # below the table, where it is not cut
+
+
+def _facts(path: Path, verdict: Manifest | str) -> dict[str, Any]:
+    if isinstance(verdict, str):
+        return {"path": str(path), "whole": False, "why": verdict}
+    return {
+        "path": str(path),
+        "whole": True,
+        "step": verdict.step,
+        "when": verdict.when,
+        "bytes": verdict.nbytes,
+        "workers": len(verdict.parts),
+        "tensors": len(verdict.tensors),
+        "run": verdict.run,
+    }
+
+
+def _table(verdicts: Verdicts) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    for heading in ("checkpoint", "step", "written", "MiB", "workers", "whole"):
+        table.add_column(heading, justify="right" if heading in ("step", "MiB", "workers") else "left")
+    for path, verdict in verdicts.items():
+        if isinstance(verdict, str):
+            table.add_row(path.name, "", "", "", "", "no")
+        else:
+            when = verdict.when.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+            size, workers = f"{verdict.nbytes / 2**20:,.1f}", str(len(verdict.parts))
+            table.add_row(path.name, str(verdict.step), when, size, workers, "yes")
+    return table

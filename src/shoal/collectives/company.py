@@ -1,0 +1,274 @@
+"""The workers of a run, whoever they are at the moment: what is begun in one view is ended in a later one, if need be.
+
+Everything that all do together is an act: a function of the view's group, which gives a Result. When the view
+changes in the middle of it, the members of the next view find out where each stands (resync.py); who missed the end
+of the act gets its result from one who has it, and if nobody has, all do it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+
+from shoal.clock import Deadline
+from shoal.cluster.member import Seat
+from shoal.cluster.view import View
+from shoal.collectives.abstract import AbstractGroup, Result
+from shoal.collectives.layout import Array
+from shoal.collectives.resync import Orders, Standing, resync
+from shoal.errors import PeerClosed, PeerTimeout, Refused, RunEnded, ViewChanged
+from shoal.wire.wakeup import Wakeup
+
+Act = Callable[[AbstractGroup], Result]
+Form = Callable[[View, Wakeup], AbstractGroup]
+
+_LOOK_AGAIN = 1.0  # seconds between two looks at what has changed while a run waits for workers
+
+
+class Keeper(Protocol):
+    """Who can tell a newcomer everything, between two steps; and the newcomer's side of it."""
+
+    def give(self) -> Result: ...
+
+    def take(self, given: Result) -> None: ...
+
+
+class Told(NamedTuple):
+    """What everyone said, by rank of the view in which it was said."""
+
+    members: tuple[str, ...]
+    values: list[bytes]
+
+    @property
+    def chiefs(self) -> bytes:
+        return self.values[0]
+
+    def unlike_chiefs(self) -> list[str]:
+        """Who said something else than the chief."""
+        return [member for member, value in zip(self.members, self.values, strict=True) if value != self.values[0]]
+
+
+class Company:
+    """One worker among the others, from view to view. Belongs to one thread.
+
+    `lasting` is false for a run that ends with its first loss: then errors are raised as they come.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        seat: Seat | None,
+        form: Form,
+        patience: float,
+        lasting: bool = True,
+        on_wait: Callable[[str], None] = lambda doing: None,
+    ) -> None:
+        self._me = me
+        self._seat = seat
+        self._form = form
+        self._patience = patience
+        self._lasting = lasting
+        self._on_wait = on_wait
+        self._view: View | None = None
+        self._tried = 0  # the number of the last view that was to be formed
+        self._group: AbstractGroup | None = None
+        self._acts: int | None = 0 if seat is None or seat.view.has(me) else None
+        self._last = Result([], [])
+
+    @property
+    def is_late(self) -> bool:
+        """Whether this worker came while the others were training, and has not been let in yet."""
+        return self._acts is None
+
+    @property
+    def has_acted(self) -> bool:
+        """Whether others may need what this worker has."""
+        return bool(self._acts)
+
+    @property
+    def view(self) -> int:
+        """The number of the last view in which this worker met the others."""
+        return self._view.number if self._view is not None else 0
+
+    # What all do together ---------------------------------------------------------------------------
+
+    def commit(self, act: Act, keeper: Keeper | None = None, admit: Sequence[str] = ()) -> Result:
+        """Do it together with all others until it has committed once, in whatever view.
+
+        With a `keeper`, this worker stands between two steps: newcomers may come in, and those of `admit`, on whom
+        all agree, do.
+        """
+        assert self._acts is not None, "who has come late enters first"
+        while True:
+            try:
+                result = self._gather_round(keeper, admit)
+                admit = ()
+                if result is None:
+                    assert self._group is not None
+                    result = act(self._group)
+            except ViewChanged:
+                self._leave_view()
+                continue
+            except (PeerClosed, PeerTimeout, Refused) as error:
+                self._complain(error)
+                continue
+            self._acts += 1
+            self._last = result
+            return result
+
+    def gather(self, what: str, value: bytes | Callable[[AbstractGroup], bytes]) -> Told:
+        """Small values of all."""
+
+        def act(group: AbstractGroup) -> Result:
+            told = group.gather(what, value if isinstance(value, bytes) else value(group))
+            return Result([msgspec.msgpack.encode(group.members), *told], [])
+
+        members, *values = self.commit(act).values
+        return Told(msgspec.msgpack.decode(members, type=tuple[str, ...]), values)
+
+    def broadcast(self, what: str, arrays: Sequence[Array]) -> list[Array]:
+        """The chief's contents for everyone, in new arrays."""
+
+        def act(group: AbstractGroup) -> Result:
+            landing = [np.array(array) for array in arrays]  # anew: half of a lost chief's may lie there
+            group.broadcast(what, landing)
+            return Result([], landing)
+
+        return self.commit(act).arrays
+
+    def enter(self, keeper: Keeper, call: int) -> bytes | None:
+        """Who came late waits here to be let in; `keeper` takes what it is told.
+
+        Returns what the call returned, if it is over for the others before that; None: this worker is in.
+        """
+        assert self._seat is not None
+        while self._acts is None:
+            view, _ = self._seat.stand()
+            if not view.has(self._me):
+                self._seat.ready(call)
+                result = self._seat.wait_result_or_view(call, view.number)
+                if result is not None:
+                    return result
+                continue
+            try:
+                self._gather_round(keeper, ())
+            except ViewChanged:
+                self._leave_view()
+            except (PeerClosed, PeerTimeout, Refused) as error:
+                self._complain(error)
+        return None
+
+    def attend(self) -> None:
+        """For a worker whose script is over: others may still need the result of the last act."""
+        try:
+            self._gather_round(None, ())
+        except ViewChanged:
+            self._leave_view()
+        except (PeerClosed, PeerTimeout, Refused) as error:
+            self._complain(error)
+        except RunEnded:
+            pass  # the last of the others was done too; or not, which whoever waits for the end will hear
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+    # From view to view ------------------------------------------------------------------------------
+
+    def _gather_round(self, keeper: Keeper | None, admit: Sequence[str]) -> Result | None:
+        """Be in the newest view, at the same point as everyone in it.
+
+        Returns the result of the act that is going on, if others have committed it already.
+        """
+        if self._seat is None:
+            self._group = self._group or self._form(_nobody, Wakeup())
+            return None
+        if keeper is not None and self._acts is not None:
+            self._let_in(self._seat, tuple(admit))
+        view, wakeup = self._seat.stand()
+        if self._group is not None and self._view == view:
+            return None
+        self.close()
+        if not view.has(self._me):
+            raise RunEnded(f"view {view.number} is without {self._me}")
+        first = self._view is None and self._acts == 0 and view.number == 1
+        self._tried = view.number
+        self._group = self._form(view, wakeup)
+        self._view = view
+        return None if first else self._catch_up(self._seat, self._group, view, keeper)
+
+    def _catch_up(self, seat: Seat, group: AbstractGroup, view: View, keeper: Keeper | None) -> Result | None:
+        mine = Standing(self._acts, keeper is not None and self._acts is not None)
+        told = group.gather(f"view {view.number}: where everyone stands", msgspec.msgpack.encode(mine))
+        orders = resync(group.members, [msgspec.msgpack.decode(value, type=Standing) for value in told])
+        if orders.declined:
+            seat.decline(view.number, tuple(group.members[rank] for rank in sorted(orders.declined)))
+            seat.wait_view(view.number, Deadline.after(self._patience), "the next view did not come")
+            raise ViewChanged(view.number + 1)
+        missed = self._pass_result(group, orders) if orders.behind else None
+        if orders.newcomers:
+            self._pass_state(group, orders, keeper)
+        return missed
+
+    def _pass_result(self, group: AbstractGroup, orders: Orders) -> Result | None:
+        gives = group.rank == orders.giver
+        return group.pass_on("the result of the last act", orders.giver, orders.behind, self._last if gives else None)
+
+    def _pass_state(self, group: AbstractGroup, orders: Orders, keeper: Keeper | None) -> None:
+        given = None
+        if group.rank == orders.giver:
+            assert keeper is not None
+            state = keeper.give()
+            header = np.frombuffer(msgspec.msgpack.encode((self._acts, state.values)), np.uint8)
+            given = Result([], [header, *state.arrays])
+        taken = group.pass_on("the state for newcomers", orders.giver, orders.newcomers, given)
+        if taken is not None:
+            assert keeper is not None
+            header, *arrays = taken.arrays
+            acts, values = msgspec.msgpack.decode(header.tobytes(), type=tuple[int, list[bytes]])
+            keeper.take(Result(values, arrays))
+            self._acts = acts
+
+    def _let_in(self, seat: Seat, admit: tuple[str, ...]) -> None:
+        """Between two steps: wait for the view with those who are let in, and for a view with enough workers."""
+        view, _ = seat.stand()
+        if admit and not all(view.has(id) for id in admit):
+            seat.admit(view.number, admit)
+            seat.wait_view(view.number, Deadline.after(self._patience), "the view with the newcomers did not come")
+        while not (view := seat.view).enough:
+            candidates = seat.candidates
+            if candidates:
+                seat.admit(view.number, tuple(candidate.id for candidate in candidates))
+            self._on_wait(f"waiting for more workers, {len(view.workers)} are not enough")
+            seat.wait_change(view.number, candidates, _LOOK_AGAIN)
+
+    def _complain(self, error: PeerClosed | PeerTimeout | Refused) -> None:
+        """A peer can't be reached: whoever is to blame, the next view will be without it."""
+        if not self._lasting or self._seat is None:
+            raise error
+        self._seat.complain(self._tried, _absent(error), str(error))
+        self._leave_view()
+        try:
+            self._seat.wait_view(self._tried, Deadline.after(self._patience), "the next view did not come")
+        except PeerTimeout as timeout:
+            raise timeout from error
+
+    def _leave_view(self) -> None:
+        self.close()
+
+
+def _absent(error: PeerClosed | PeerTimeout | Refused) -> tuple[str, ...]:
+    match error:
+        case PeerTimeout():
+            return error.missing
+        case PeerClosed():
+            return (error.peer,)
+        case _:
+            return ()
+
+
+_nobody = View(0, ())

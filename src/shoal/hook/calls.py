@@ -1,0 +1,67 @@
+"""The script's calls of fit, evaluate and predict, counted: what each returned is kept for workers that come late.
+
+A late worker runs the script from its beginning. The calls that are over for the others return to it what they returned
+to them, at once; the fit that is going on lets it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from shoal.collectives.arrays import ArraySpec
+from shoal.data.structure import flatten, rebuild
+from shoal.errors import RunEnded
+from shoal.hook.run import Run
+
+_KEPT = 512 << 10  # bytes of predictions that are kept
+
+
+def counted(run: Run, live: Callable[[int], Any], write: Callable[[Any], bytes], read: Callable[[bytes], Any]) -> Any:
+    """One call of the script, done (`live`, with its number) or, for a late worker, read from what is kept of it."""
+    call = run.begin_call()
+    returned = None
+    try:
+        if run.company.is_late and read is not live_only:
+            return read(run.replay(call))
+        value = live(call)
+        returned = write(value)
+        return value
+    finally:
+        run.end_call(call, returned)
+
+
+def live_only(kept: bytes) -> Any:
+    """For fit, which replays itself: a late worker may be let in while it is going on."""
+    raise AssertionError("fit replays itself")
+
+
+def encode_plain(value: Any) -> bytes:
+    """Numbers, texts and nests of them; not as JSON, which has no infinity."""
+    return msgspec.msgpack.encode(value, enc_hook=lambda odd: np.asarray(odd).tolist())
+
+
+def decode_plain(kept: bytes) -> Any:
+    return msgspec.msgpack.decode(kept)
+
+
+def encode_predictions(predictions: Any) -> bytes:
+    leaves, skeleton = flatten(predictions)
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    if sum(array.nbytes for array in arrays) > _KEPT:
+        return b""
+    return msgspec.msgpack.encode((skeleton, [(ArraySpec.of(array), array.tobytes()) for array in arrays]))
+
+
+def decode_predictions(kept: bytes) -> Any:
+    if not kept:
+        raise RunEnded(
+            "this worker came too late: the script has called predict(), and its result is too large to be kept for "
+            "those who were not there"
+        )
+    skeleton, leaves = msgspec.msgpack.decode(kept, type=tuple[Any, list[tuple[ArraySpec, bytes]]])
+    arrays = [np.frombuffer(raw, np.dtype(spec.dtype)).reshape(spec.shape).copy() for spec, raw in leaves]
+    return rebuild(skeleton, arrays)
