@@ -20,9 +20,9 @@ def main() -> None:
     devices = len(jax.devices())  # XLA_FLAGS=--xla_force_host_platform_device_count=2
     assert devices == 2, f"expected 2 virtual devices, found {devices}"
     keras.distribution.set_distribution(keras.distribution.DataParallel())
-    x, y = data(given.model, devices)
-    model = build(keras, given.model)
     batch = SAMPLES_PER_WORKER * devices
+    x, y = data(given.model, batch)
+    model = build(keras, given.model)
     model.fit(x, y, batch_size=batch, epochs=10**6, verbose=0, callbacks=[Pause(gate)])
 
 

@@ -36,9 +36,9 @@ def build(keras: Any, name: str) -> Any:
     return model
 
 
-def data(name: str, workers: int) -> tuple[np.ndarray, np.ndarray]:
-    """An epoch of random samples, the same for everyone: speed does not depend on what they show."""
+def data(name: str, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """An epoch of batches of random samples, the same for everyone: speed does not depend on what they show."""
     random = np.random.default_rng(0)
-    samples = SAMPLES_PER_WORKER * workers * STEPS_PER_EPOCH
+    samples = batch * STEPS_PER_EPOCH
     x = random.standard_normal((samples, *SHAPES[name]), dtype=np.float32)
     return x, random.integers(0, CLASSES, samples).astype(np.int32)

@@ -38,10 +38,11 @@ def main() -> None:
     packs = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=4 << 20, implementation=ring)
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=packs)
     workers = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
-    samples = tf.data.Dataset.from_tensor_slices(data(given.model, workers))
+    batch = SAMPLES_PER_WORKER * workers
+    samples = tf.data.Dataset.from_tensor_slices(data(given.model, batch))
     sharding = tf.data.Options()
     sharding.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    batches = samples.batch(SAMPLES_PER_WORKER * workers).cache().prefetch(2).with_options(sharding)
+    batches = samples.batch(batch).cache().prefetch(2).with_options(sharding)
     with strategy.scope():
         model = build(tf_keras, given.model)
     model.fit(batches, epochs=10**6, verbose=0, callbacks=[Pause(gate)])

@@ -26,6 +26,15 @@ class Deadlines(msgspec.Struct, frozen=True):
     start: float = 300.0  # from the launch until every member has joined
 
 
+class Saving(msgspec.Struct, frozen=True):
+    """Where, how often and under which name checkpoints are written."""
+
+    folder: str
+    every: str = "5m"
+    keep: int = 3
+    run: str = ""  # the run's id
+
+
 class RunConfig(msgspec.Struct, frozen=True):
     """Everything that the members of a run must agree on before it starts."""
 
@@ -45,6 +54,8 @@ class RunConfig(msgspec.Struct, frozen=True):
     seed: int = 0  # of the random numbers that a script draws without a seed: the same on all workers
     verbose: bool = False
     logs: str = ""  # folder of the per-worker logs
+    saving: Saving | None = None  # None: no checkpoints
+    resume: str | None = None  # the checkpoint to go on from
     check_every: int = CHECK_EVERY  # steps between two comparisons of the workers' weights
 
     def save(self, folder: Path) -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from shoal import hook
+from shoal.checkpoint.resumed import look_into
 from shoal.clock import Deadline
 from shoal.cluster import folders, meeting
 from shoal.cluster.announcements import Announcements
@@ -20,7 +22,7 @@ from shoal.cluster.identity import Identity
 from shoal.cluster.member import Seat
 from shoal.cluster.view import Member, View
 from shoal.collectives.group import AbstractGroup, Alone, Company, form
-from shoal.config import CHECK_EVERY, RunConfig
+from shoal.config import CHECK_EVERY, RunConfig, Saving
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 from shoal.wire.slate import Slate
@@ -50,6 +52,9 @@ class Session:
         self._doing = IN_SCRIPT
         self._calls = 0
         self._depth = 0
+        self._returned: dict[int, bytes] = {}
+        self._resumed = look_into(Path(config.resume)) if config is not None and config.resume is not None else None
+        self.trained = 0
         self._announcements = Announcements(seat, config.deadlines) if seat is not None and config is not None else None
 
     @property
@@ -75,8 +80,9 @@ class Session:
 
     @property
     def is_plain(self) -> bool:
-        """One worker, now and later: Keras does it all."""
-        return self.workers == 1
+        """One worker, now and later, and nothing to write or to go on from: Keras does it all."""
+        config = self._config
+        return config is None or (config.workers == 1 and config.saving is None and config.resume is None)
 
     @property
     def pieces(self) -> int | None:
@@ -115,15 +121,39 @@ class Session:
     def end_call(self, call: int, result: bytes | None) -> None:
         """Calls within calls (a callback that evaluates) are not kept, but counted."""
         self._depth -= 1
-        if self._depth == 0 and result is not None and self.seat is not None and not self.company.is_late:
-            self.seat.finished(call, msgspec.msgpack.encode((self._calls, result)))
+        if self._depth > 0 or result is None or self.company.is_late:
+            return
+        kept = msgspec.msgpack.encode((self._calls, result))
+        self._returned[call] = kept
+        if self.seat is not None:
+            self.seat.finished(call, kept)
 
-    def replay(self, call: int) -> bytes:
+    def replays(self, call: int, waits: bool) -> bytes | None:
+        """What a call returned that is over already, if it is."""
+        if self._resumed is not None and call in self._resumed.returned:
+            return self.unpack(self._resumed.returned[call])
+        if not (waits and self.company.is_late):
+            return None
         assert self.seat is not None
         self.say(f"waiting until call {call} of the script is over for the others")
         while (kept := self.seat.wait_result_or_view(call, self.seat.view.number)) is None:
             pass
         return self.unpack(kept)
+
+    @property
+    def returned(self) -> Mapping[int, bytes]:
+        return self._returned
+
+    def resumes(self, call: int) -> Path | None:
+        return self._resumed.path if self._resumed is not None and self._resumed.call == call else None
+
+    @property
+    def saving(self) -> Saving | None:
+        return self._config.saving if self._config is not None else None
+
+    @property
+    def me(self) -> str:
+        return self._me
 
     def unpack(self, kept: bytes) -> bytes:
         """What is kept of a call that is over; the next call has the number that it has for the others."""
@@ -215,9 +245,12 @@ def start(
     address = f"unix:{folder / member_id}.sock" if config.transport == "shm" else "tcp:127.0.0.1:0"
     listener = Listener(address, key)
     coordinator = meeting.find(folder, Deadline.after(config.deadlines.start))
+    find = partial(meeting.find, folder) if config.least is not None else None
     member = Member(member_id, "worker", os.getpid(), platform.node(), listener.address)
     slate = Slate(folder / f"{member_id}{folders.SLATE}")
-    seat = Seat.join(coordinator, key, member, Identity.of_this_process(config), config.deadlines, slate, on_chief)
+    seat = Seat.join(
+        coordinator, key, member, Identity.of_this_process(config), config.deadlines, slate, on_chief, find
+    )
     return _enter(Session(member_id, config, seat, listener, key))
 
 

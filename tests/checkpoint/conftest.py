@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import os
 import threading
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ def nothing_is_left_behind() -> Iterator[None]:
     before = set(os.listdir("/proc/self/fd"))
     threads = set(threading.enumerate())
     yield
-    gc.collect()
     after = set(os.listdir("/proc/self/fd"))
     left = [os.readlink(f"/proc/self/fd/{fd}") for fd in after - before if os.path.islink(f"/proc/self/fd/{fd}")]
     assert not left

@@ -110,8 +110,10 @@ def test_training_may_change_its_arrays_as_soon_as_begin_has_returned(tmp_path, 
 
 
 def test_the_copys_memory_is_kept_from_checkpoint_to_checkpoint(tmp_path, writer):
-    written(writer, Draft(tmp_path, "r1", 1), arrays_of(1))
+    writer.prepare(arrays_of(1))
     first = writer._image
+    written(writer, Draft(tmp_path, "r1", 1), arrays_of(1))
+    assert writer._image is first
     written(writer, Draft(tmp_path, "r1", 2), arrays_of(2))
     assert writer._image is first
     written(writer, Draft(tmp_path, "r1", 3), {"other": np.zeros(3)})

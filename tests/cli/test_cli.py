@@ -52,7 +52,14 @@ def test_a_module_takes_the_rest_as_its_arguments(shoal):
         (("nowhere.py",), "there is no script nowhere.py"),
         (("-m", "no.such.module"), "there is no module no.such.module"),
         (("-n", "0", "train.py"), "a run needs at least 1 worker"),
-        (("-n", "many", "train.py"), "'many' is not a valid integer"),
+        (("-n", "many", "train.py"), "'many' is neither a number of workers nor a range such as 2:6"),
+        (("-n", "2:", "train.py"), "'2:' is neither a number of workers nor a range such as 2:6"),
+        (("-n", ":2", "train.py"), "':2' is neither a number of workers nor a range such as 2:6"),
+        (("-n", "1:2:3", "train.py"), "'1:2:3' is neither a number of workers nor a range such as 2:6"),
+        (("-n", "3:2", "train.py"), "-n 3:2: the least number of workers is at least 1 and at most the most"),
+        (("-n", "0:2", "train.py"), "-n 0:2: the least number of workers is at least 1 and at most the most"),
+        (("-n", "2", "--max-restarts", "-1", "train.py"), "--max-restarts -1: expected 0 or more"),
+        (("-n", "2", "--fail-fast", "--standby", "1", "train.py"), "--standby needs a run that goes on after a loss"),
         (("-n", "4", "--pieces", "3", "train.py"), "--pieces 3 is too few for 4 workers"),
         (("--strategy", "magic", "train.py"), "there is no such strategy"),
         (("--backend", "theano", "train.py"), "can't train on the backend 'theano'"),
@@ -71,6 +78,25 @@ def test_help_shows_the_options_and_an_example_of_each_default(shoal):
     text = shoal("run", "--help").output
     for option in ("-n", "--backend", "--pieces", "--threads", "--transport", "--timeout", "--logs", "--verbose"):
         assert option in text
+    for option in ("--max-restarts", "--standby", "--fail-fast", "N|MIN:MAX"):
+        assert option in text
+
+
+@pytest.mark.parametrize(
+    ("words", "least", "most", "restarts"),
+    [
+        (("-n", "4"), 1, 4, 3),
+        (("-n", "2:6"), 2, 6, 3),
+        (("-n", "3:3", "--max-restarts", "0"), 3, 3, 0),
+        (("-n", "4", "--fail-fast"), None, 4, 0),
+        (("-n", "2:4", "--fail-fast"), None, 4, 0),
+        ((), None, 1, 0),  # one worker is plain Keras: nobody takes over
+    ],
+)
+def test_a_run_goes_on_with_its_least_number_of_workers_unless_it_is_to_fail_fast(shoal, words, least, most, restarts):
+    (plan,) = shoal("run", *words, "train.py").plans
+    assert (plan.config.least, plan.config.workers, plan.max_restarts) == (least, most, restarts)
+    assert len(plan.workers) == most
 
 
 def test_status_without_runs_says_so(shoal):

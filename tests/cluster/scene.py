@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from shoal.cluster.events import Decision, Event, Said, Tell
+from shoal.cluster.events import Decision, Event, Report, Said, Started, Tell
 from shoal.cluster.identity import Identity
 from shoal.cluster.membership import Membership
-from shoal.cluster.messages import End, Join
-from shoal.cluster.view import Member
+from shoal.cluster.messages import End, Join, Ready, ViewChange
+from shoal.cluster.view import Member, View
 from shoal.config import Deadlines, RunConfig
 from shoal.wire.messages import Message
 
@@ -27,9 +27,9 @@ def member(number: int) -> Member:
 class Scene:
     """A membership and the time. Worker n talks on link n + 1."""
 
-    def __init__(self, workers: int = 2, joined: bool = True) -> None:
+    def __init__(self, workers: int = 2, joined: bool = True, least: int | None = None) -> None:
         self.now = 0.0
-        self.membership = Membership(config(workers), COORDINATOR, self.now)
+        self.membership = Membership(config(workers, least=least), COORDINATOR, self.now)
         if joined:
             for number in range(workers):
                 self.say(number, Join(member(number), IDENTITY))
@@ -41,6 +41,12 @@ class Scene:
     def say(self, number: int, message: Message, after: float = 0.0) -> list[Decision]:
         return self.happen(Said(number + 1, message), after)
 
+    def come_late(self, number: int, call: int | None = None) -> list[Decision]:
+        """A worker that the launcher started later joins, and waits at a call if there is one to wait at."""
+        self.happen(Started(f"worker-{number}"))
+        joined = self.say(number, Join(member(number), IDENTITY))
+        return joined if call is None else self.say(number, Ready(call))
+
     @property
     def end(self) -> End:
         assert self.membership.end is not None, "the run goes on"
@@ -50,3 +56,20 @@ class Scene:
 def told(decisions: list[Decision], link: int) -> list[Message]:
     """What was told on this link."""
     return [decision.message for decision in decisions if isinstance(decision, Tell) and link in decision.links]
+
+
+def new_view(decisions: list[Decision]) -> View | None:
+    """The view that was published, if one was; everyone is told the same."""
+    tells = [d for d in decisions if isinstance(d, Tell) and isinstance(d.message, ViewChange)]
+    assert len(tells) <= 1, "two views at once"
+    return tells[0].message.view if tells else None  # type: ignore[attr-defined]
+
+
+def ids(view: View | None) -> list[str]:
+    assert view is not None, "there is no new view"
+    return [one.id for one in view.workers]
+
+
+def reports(decisions: list[Decision]) -> list[str]:
+    """What the user is told."""
+    return [decision.text for decision in decisions if isinstance(decision, Report)]

@@ -1,17 +1,46 @@
+"""Who is in the run and when it is over. First runs that end with their first loss, then those that go on."""
+
 from __future__ import annotations
+
+import signal
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from shoal.cluster.events import Closed, Evidence, Exited, HangUp, Interrupted, Over, Said, Tick
-from shoal.cluster.membership import GATHERING
+from shoal.cluster.events import (
+    Closed,
+    Decision,
+    Event,
+    Evidence,
+    Exited,
+    Fence,
+    GaveUp,
+    HangUp,
+    Interrupted,
+    Noted,
+    Over,
+    Said,
+    Started,
+    Tick,
+)
+from shoal.cluster.membership import COMPLAINED_WITHIN, GATHERING
 from shoal.cluster.messages import (
+    Admit,
     Beat,
+    Candidate,
+    Candidates,
+    Complaint,
+    Decline,
     Done,
     End,
     Failed,
+    Finished,
     Join,
+    Leave,
     Post,
+    Ready,
     Reason,
     Refuse,
     StatusReply,
@@ -19,7 +48,7 @@ from shoal.cluster.messages import (
     ViewChange,
 )
 
-from .scene import IDENTITY, Scene, member, told
+from .scene import IDENTITY, Scene, ids, member, new_view, reports, told
 
 
 def raised(error: str = "boom", blames: tuple[str, ...] = (), step: int = 3) -> Failed:
@@ -174,11 +203,13 @@ def test_a_process_that_ends_before_it_joined_is_named():
     assert "before it had joined" in scene.end.reason
 
 
-def silent_for(scene: Scene, seconds: float, evidence: dict[str, Evidence]) -> None:
+def silent_for(scene: Scene, seconds: float, evidence: dict[str, Evidence]) -> list[Decision]:
     """Worker 1 says nothing; worker 0 goes on; the coordinator ticks."""
+    decisions = []
     for _ in range(round(seconds * 10)):
-        scene.say(0, Beat(1, "fit"), after=0.1)
-        scene.happen(Tick(evidence))
+        decisions += scene.say(0, Beat(1, "fit"), after=0.1)
+        decisions += scene.happen(Tick(evidence))
+    return decisions
 
 
 def test_silence_without_evidence_is_a_loss():
@@ -298,3 +329,555 @@ def test_status_shows_what_the_beats_said():
     assert (coordinator.role, coordinator.pid, coordinator.state) == ("coordinator", 99, "serving")
     assert (idle.state, busy.state) == ("training", "training")
     assert (busy.step, busy.doing, busy.samples_per_second, busy.pid) == (12, "fit", 512.0, 101)
+
+
+# Runs that go on after a loss -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [Closed(2), Exited("worker-1", -9), Exited("worker-1", 0), Said(2, raised())],
+    ids=["gone", "killed", "exited", "raised"],
+)
+def test_a_loss_makes_the_next_view_at_once(loss: Event):
+    scene = Scene(3, least=1)
+    decisions = scene.happen(loss)
+    view = new_view(decisions)
+    assert view is not None
+    assert (view.number, ids(view), view.enough) == (2, ["worker-0", "worker-2"], True)
+    assert told(decisions, 1) == told(decisions, 3) == [ViewChange(view)]
+    assert scene.membership.view == view
+    assert scene.membership.end is None
+    assert [m.state for m in scene.membership.status(0.0).members[1:]] == ["training", "lost", "training"]
+
+
+def test_what_is_learnt_about_a_loss_later_makes_no_other_view():
+    scene = Scene(3, least=1)
+    scene.happen(Closed(2))
+    assert new_view(scene.happen(Exited("worker-1", -9), after=0.1)) is None
+    assert new_view(scene.happen(Tick(), after=GATHERING)) is None
+    assert scene.membership.view is not None
+    assert scene.membership.view.number == 2
+
+
+def test_several_losses_make_one_view_each():
+    scene = Scene(4, least=1)
+    assert ids(new_view(scene.happen(Closed(1)))) == ["worker-1", "worker-2", "worker-3"]
+    assert ids(new_view(scene.happen(Closed(4)))) == ["worker-1", "worker-2"]
+    view = new_view(scene.happen(Exited("worker-1", -9)))
+    assert view is not None
+    assert (view.number, ids(view), view.chief.id) == (4, ["worker-2"], "worker-2")
+
+
+def test_the_last_survivor_goes_on_and_ends_the_run_well():
+    scene = Scene(3, least=1)
+    for number in (0, 2):
+        scene.happen(Exited(f"worker-{number}", -9))
+    assert scene.membership.end is None
+    scene.say(1, Done(30))
+    assert scene.end == End(True, 0, "every worker finished its script")
+
+
+def test_the_run_ends_with_its_last_worker_and_all_are_named():
+    scene = Scene(2, least=1)
+    scene.happen(Exited("worker-1", -9))
+    decisions = scene.happen(Exited("worker-0", -9))
+    assert scene.end.culprits == ("worker-1", "worker-0")
+    assert "killed by SIGKILL" in scene.end.reason
+    assert not scene.end.ok
+    assert decisions[-1] == Over(scene.end)
+
+
+def test_with_fewer_than_the_least_the_view_is_not_enough_until_another_comes():
+    scene = Scene(3, least=2)
+    views = [new_view(scene.happen(Exited(f"worker-{number}", -9))) for number in (1, 2)]
+    assert [view.enough for view in views if view] == [True, False]
+    scene.come_late(3, call=0)
+    admitted = new_view(scene.say(0, Admit(3, ("worker-3",))))
+    assert admitted is not None
+    assert (ids(admitted), admitted.enough) == (["worker-0", "worker-3"], True)
+
+
+def test_one_that_is_lost_before_the_first_view_is_not_waited_for():
+    scene = Scene(3, joined=False, least=1)
+    scene.say(0, Join(member(0), IDENTITY))
+    scene.say(2, Join(member(2), IDENTITY))
+    decisions = scene.happen(Exited("worker-1", -9))
+    view = new_view(decisions)
+    assert view is not None
+    assert (view.number, ids(view)) == (1, ["worker-0", "worker-2"])
+    assert reports(decisions) == [
+        "worker-1 was killed by SIGKILL before it had joined the run; going on with 2 workers"
+    ]
+
+
+def test_one_that_can_not_even_start_ends_the_run():
+    scene = Scene(3, joined=False, least=1)
+    scene.happen(Exited("worker-1", 3))
+    assert scene.end.culprits == ("worker-1",)
+    assert "worker-1 exited with code 3 before it had joined" in scene.end.reason
+
+
+def test_one_that_is_unlike_the_others_ends_a_run_that_has_not_begun():
+    scene = Scene(joined=False, least=1)
+    scene.say(0, Join(member(0), IDENTITY))
+    scene.say(1, Join(member(1), msgspec.structs.replace(IDENTITY, threads=2)))
+    assert "threads is 2 on worker-1 and 1 on worker-0" in scene.end.reason
+
+
+def test_one_that_is_unlike_the_others_and_comes_late_is_refused_and_the_run_goes_on():
+    scene = Scene(2, least=1)
+    scene.happen(Started("worker-2"))
+    decisions = scene.say(2, Join(member(2), msgspec.structs.replace(IDENTITY, threads=2)))
+    assert isinstance(told(decisions, 3)[0], Refuse)
+    assert HangUp(3) in decisions
+    assert any("worker-2 can't join" in text for text in reports(decisions))
+    assert new_view(decisions) is None
+    assert scene.membership.end is None
+
+
+def test_those_who_did_not_come_are_not_waited_for_for_ever():
+    scene = Scene(3, joined=False, least=1)
+    scene.say(0, Join(member(0), IDENTITY))
+    decisions: list[Decision] = []
+    while scene.now <= 300:
+        scene.say(0, Beat(), after=1.0)
+        decisions += scene.happen(Tick())
+    assert ids(new_view(decisions)) == ["worker-0"]
+    assert [text.partition(" ")[0] for text in reports(decisions)] == ["worker-1", "worker-2"]
+
+
+# What is said about a loss.
+
+
+def test_a_loss_is_reported_once_with_who_and_why():
+    scene = Scene(3, least=1)
+    scene.say(1, Beat(8, "exchanging"))
+    assert reports(scene.happen(Closed(2), after=1.0)) == []  # how its process ended is about to be known
+    assert reports(scene.happen(Exited("worker-1", -9), after=0.1)) == [
+        "worker-1 (pid 101) was killed by SIGKILL at step 8 (exchanging), 1.1 s after it was last heard"
+        "; going on with 2 workers"
+    ]
+    for _ in range(10):
+        assert reports(scene.happen(Tick(), after=GATHERING)) == []
+
+
+def test_a_connection_that_closed_is_reported_as_such_when_nobody_saw_why():
+    scene = Scene(2, least=1)
+    scene.happen(Closed(2))
+    assert reports(scene.happen(Tick(), after=GATHERING / 2)) == []
+    (text,) = reports(scene.happen(Tick(), after=GATHERING / 2))
+    assert text.startswith("worker-1 (pid 101) closed its connection at step 0 (starting)")
+    assert text.endswith("; going on with 1 worker")
+    assert reports(scene.happen(Exited("worker-1", -9), after=1.0)) == []
+
+
+def test_last_words_that_are_read_after_the_connection_was_lost_are_the_reason():
+    scene = Scene(3, least=1)
+    scene.happen(Exited("worker-1", 1))  # reported already
+    scene.say(1, raised("out of disk"))
+    scene.happen(Exited("worker-0", -9))
+    scene.happen(Exited("worker-2", -9))
+    assert "raised ValueError: out of disk" in scene.end.reason
+
+
+def test_a_silent_member_is_cut_off_so_that_it_can_do_no_more_harm():
+    scene = Scene(2, least=1)
+    decisions = silent_for(scene, 6, {"worker-1": Evidence("T", 1.0)})
+    assert decisions.count(Fence(member(1))) == 1
+    assert decisions.count(HangUp(2)) == 1
+    (report,) = reports(decisions)
+    assert "worker-1 (pid 101) was silent for 5.1 s" in report
+    assert "its process is stopped" in report
+    assert ids(new_view(decisions)) == ["worker-0"]
+    assert decisions.index(Fence(member(1))) < next(i for i, d in enumerate(decisions) if told([d], 1))
+    assert reports(scene.happen(Exited("worker-1", -9))) == []  # as it was told to
+
+
+def test_one_whose_process_ended_by_itself_needs_no_fence():
+    scene = Scene(2, least=1)
+    decisions = scene.happen(Exited("worker-1", -9)) + scene.happen(Tick(), after=1.0)
+    assert not [d for d in decisions if isinstance(d, Fence | HangUp)]
+
+
+def test_nothing_that_a_lost_member_says_is_heeded():
+    scene = Scene(3, least=1)
+    scene.say(1, raised())
+    for message in (
+        Beat(99, "fit"),
+        Post("seed", b"7"),
+        Finished(0, b"result"),
+        Admit(2, ()),
+        Decline(2, ("worker-0",)),
+        Complaint(2, ("worker-0",), "no answer"),
+        Ready(0),
+        Done(9),
+        Leave(),
+    ):
+        assert scene.say(1, message, after=0.01) == [], message
+    assert scene.happen(Tick(), after=GATHERING) == []
+    lost = scene.membership.status(scene.now).members[2]
+    assert (lost.step, lost.state) == (3, "lost")
+    late = told(scene.come_late(3), 4)
+    assert not [message for message in late if isinstance(message, Post | Finished)]
+
+
+def test_a_lost_member_can_not_come_back_under_its_old_name():
+    scene = Scene(3, least=1)
+    scene.happen(Closed(2))
+    (refusal, *_) = told(scene.happen(Said(9, Join(member(1), IDENTITY))), 9)
+    assert isinstance(refusal, Refuse)
+    assert refusal.reason is Reason.TAKEN
+
+
+# Faults that whoever takes over would run into.
+
+
+def test_the_same_error_on_two_workers_ends_the_run():
+    scene = Scene(3, least=1)
+    scene.say(1, raised("no such column", step=5))
+    assert scene.membership.end is None
+    scene.say(2, raised("no such column", step=9), after=60.0)
+    assert scene.end.culprits == ("worker-1", "worker-2")
+    assert "worker-1 and worker-2 raised ValueError: no such column" in scene.end.reason
+    assert scene.end.traceback == "Traceback: no such column"
+
+
+def test_errors_of_one_kind_at_the_same_step_are_the_same_fault():
+    scene = Scene(3, least=1)
+    scene.say(1, raised("sample 7 is broken", step=5))
+    scene.say(2, raised("sample 8 is broken", step=5), after=60.0)
+    assert "sample 7 is broken" in scene.end.reason
+
+
+def test_different_errors_do_not_end_the_run():
+    scene = Scene(4, least=1)
+    scene.say(0, raised("disk full", step=5))
+    scene.say(1, raised("no memory", step=6))
+    scene.say(2, Failed(5, "computing", "OSError", "disk full", ""))
+    assert scene.membership.end is None
+    assert ids(scene.membership.view) == ["worker-3"]
+
+
+def test_two_that_blame_a_third_did_not_fail_by_themselves():
+    scene = Scene(4, least=1)
+    scene.say(1, raised("worker-3 is gone", blames=("worker-3",)))
+    scene.say(2, raised("worker-3 is gone", blames=("worker-3",)))
+    assert scene.membership.end is None
+
+
+@pytest.mark.parametrize(
+    ("number", "steps", "ends"),
+    [
+        (signal.SIGSEGV, (7, 7), True),
+        (signal.SIGABRT, (7, 7), True),
+        (signal.SIGSEGV, (7, 8), False),
+        (signal.SIGKILL, (7, 7), False),
+        (signal.SIGTERM, (7, 7), False),
+    ],
+)
+def test_a_crash_at_the_same_step_twice_ends_the_run(number: int, steps: tuple[int, int], ends: bool):
+    scene = Scene(3, least=1)
+    for worker, step in enumerate(steps):
+        scene.happen(Noted(f"worker-{worker}", step, "computing"))
+        scene.happen(Exited(f"worker-{worker}", -number), after=20.0)
+    assert (scene.membership.end is not None) == ends
+    if ends:
+        assert scene.end.culprits == ("worker-0", "worker-1")
+        assert "at step 7 (computing)" in scene.end.reason
+
+
+@pytest.mark.parametrize("death", [Closed(1), Exited("worker-0", -9), Exited("worker-0", 0)])
+def test_a_worker_that_dies_after_it_was_done_does_not_matter(death: Event):
+    scene = Scene(2, least=1)
+    scene.say(0, Done(10))
+    decisions = scene.happen(death)
+    assert ids(new_view(decisions)) == ["worker-1"]  # so that it does not wait for it
+    scene.say(1, Done(10))
+    assert scene.end.ok
+
+
+def test_a_worker_that_finished_while_another_needs_it_ends_the_run_as_ever():
+    scene = Scene(2, least=1)
+    scene.say(1, Done(9))
+    while scene.membership.end is None:
+        scene.say(0, Beat(10, "exchanging", scene.now, exchanging=True), after=0.1)
+        scene.say(1, Beat(9, "finished"))
+        scene.happen(Tick())
+    assert scene.end.culprits == ("worker-1",)
+
+
+# Coming late.
+
+
+def test_who_was_not_started_is_not_expected():
+    scene = Scene(2, least=1)
+    refused = scene.say(2, Join(member(2), IDENTITY))
+    assert isinstance(told(refused, 3)[0], Refuse)
+    scene.happen(Started("worker-2"))
+    assert ViewChange(scene.membership.view) in told(scene.say(2, Join(member(2), IDENTITY)), 3)
+    scene.happen(Started("worker-0"))  # said of one that is known: nothing new
+    assert ids(scene.membership.view) == ["worker-0", "worker-1"]
+
+
+def test_who_joins_late_hears_all_posts_the_finished_calls_and_the_view_in_which_it_is_not():
+    scene = Scene(2, least=1)
+    posts = [Post("seed", b"7"), Post("size", b"2")]
+    for post in (*posts, Post("seed", b"8")):
+        scene.say(0, post)
+    calls = [Finished(0, b"first"), Finished(1, b"second")]
+    for call in calls:
+        scene.say(0, call)
+    decisions = scene.come_late(2)
+    assert told(decisions, 3)[:5] == [Post("seed", b"8"), posts[1], *calls, ViewChange(scene.membership.view)]
+    assert told(decisions, 1) == told(decisions, 2) == []
+    assert ids(scene.membership.view) == ["worker-0", "worker-1"]
+    assert [m.state for m in scene.membership.status(0.0).members[1:]] == ["training", "training", "joined"]
+
+
+def test_what_a_call_returned_is_kept_once_and_told_to_late_ones_only():
+    scene = Scene(2, least=1)
+    decisions = scene.say(0, Finished(0, b"history"))
+    assert told(decisions, 1) == told(decisions, 2) == []
+    scene.come_late(2)
+    assert scene.say(1, Finished(0, b"history")) == []  # everyone says it; the first is kept
+    decisions = scene.say(1, Finished(1, b"metrics"))
+    assert told(decisions, 3) == [Finished(1, b"metrics")]
+    assert told(decisions, 1) == told(decisions, 2) == []
+    assert scene.say(0, Finished(1, b"other")) == []
+    late = told(scene.come_late(3), 4)
+    assert [m.result for m in late if isinstance(m, Finished)] == [b"history", b"metrics"]
+
+
+def test_one_that_is_ready_is_offered_to_all_when_a_place_is_free():
+    scene = Scene(2, least=1)
+    assert scene.come_late(2, call=4) == []  # no place is free
+    decisions = scene.happen(Exited("worker-1", -9))
+    assert told(decisions, 1)[-1] == Candidates((Candidate("worker-2", 4),))
+    assert scene.happen(Tick(), after=0.1) == []  # said once
+    assert scene.membership.status(0.0).members[3].state == "ready"
+
+
+def test_never_more_are_offered_than_there_are_places():
+    scene = Scene(3, least=1)
+    for number in (1, 2):
+        scene.happen(Exited(f"worker-{number}", -9))
+    for number in (3, 4, 5):
+        scene.come_late(number)
+    offers: list[Decision] = []
+    for number in (5, 4, 3):
+        offers += scene.say(number, Ready(0))
+    assert [len(m.who) for m in told(offers, 1) if isinstance(m, Candidates)] == [1, 2, 2]
+    decisions = scene.say(0, Admit(3, ("worker-3", "worker-4")))
+    assert ids(new_view(decisions)) == ["worker-0", "worker-3", "worker-4"]
+    assert told(decisions, 1)[-1] == Candidates(())  # full again
+
+
+def test_one_that_is_lost_is_no_longer_offered():
+    scene = Scene(2, least=1)
+    scene.happen(Exited("worker-1", -9))
+    scene.come_late(2, call=0)
+    decisions = scene.happen(Exited("worker-2", -9))
+    assert told(decisions, 1)[-1] == Candidates(())
+    assert new_view(decisions) is None  # it was in none
+
+
+def test_who_is_let_in_is_in_the_next_view_and_is_told():
+    scene = Scene(2, least=1)
+    scene.happen(Exited("worker-0", -9))
+    scene.come_late(2, call=0)
+    decisions = scene.say(1, Admit(2, ("worker-2",)))
+    view = new_view(decisions)
+    assert view is not None
+    assert (view.number, ids(view)) == (3, ["worker-1", "worker-2"])
+    assert ViewChange(view) in told(decisions, 3)
+    assert scene.membership.status(0.0).members[3].state == "training"
+
+
+def test_to_let_in_what_others_have_let_in_already_changes_nothing():
+    scene = Scene(3, least=1)
+    scene.happen(Exited("worker-0", -9))
+    scene.come_late(3, call=0)
+    scene.say(1, Admit(2, ("worker-3",)))
+    assert scene.say(2, Admit(2, ("worker-3",))) == []
+    assert scene.membership.view is not None
+    assert scene.membership.view.number == 3
+
+
+@pytest.mark.parametrize("who", ["worker-1", "worker-3", "worker-9"], ids=["lost", "not ready", "unknown"])
+def test_those_who_let_in_one_that_can_not_come_get_a_view_without_it_and_go_on(who: str):
+    scene = Scene(2, least=1)
+    scene.happen(Exited("worker-1", -9))
+    scene.come_late(3)
+    assert ids(new_view(scene.say(0, Admit(2, (who,))))) == ["worker-0"]
+
+
+def test_newcomers_that_nobody_can_tell_anything_are_sent_back_and_may_be_ready_again():
+    scene = Scene(2, least=1)
+    scene.happen(Exited("worker-1", -9))
+    scene.come_late(2, call=0)
+    scene.say(0, Admit(2, ("worker-2",)))
+    decisions = scene.say(0, Decline(3, ("worker-2",)))
+    assert ids(new_view(decisions)) == ["worker-0"]
+    assert ViewChange(scene.membership.view) in told(decisions, 3)
+    assert scene.say(2, Decline(3, ("worker-2",))) == []  # the newcomer says it too
+    assert told(scene.say(2, Ready(1)), 1) == [Candidates((Candidate("worker-2", 1),))]
+
+
+def test_when_the_last_in_the_view_is_lost_those_who_wait_outside_can_not_go_on():
+    scene = Scene(2, least=1)
+    scene.happen(Exited("worker-1", -9))
+    scene.come_late(2, call=0)
+    scene.happen(Exited("worker-0", -9))
+    assert not scene.end.ok
+    assert "SIGKILL" in scene.end.reason
+
+
+def test_one_that_waits_outside_does_not_keep_the_run_from_its_good_end():
+    scene = Scene(2, least=1)
+    scene.happen(Exited("worker-1", -9))
+    scene.come_late(2, call=0)
+    decisions = scene.say(0, Done(10))
+    assert scene.end.ok
+    assert told(decisions, 3) == [scene.end]
+
+
+def test_that_nobody_will_be_started_in_a_place_changes_nothing_for_those_who_are_there():
+    scene = Scene(2, least=1)
+    scene.happen(Exited("worker-1", -9))
+    assert scene.happen(GaveUp("worker-1")) == []
+
+
+# Complaints.
+
+
+def test_those_who_can_not_reach_each_other_get_a_fresh_view_after_a_moment():
+    scene = Scene(3, least=1)
+    assert scene.say(0, Complaint(1, ("worker-2",), "refused")) == []
+    assert scene.happen(Tick(), after=GATHERING / 2) == []
+    view = new_view(scene.happen(Tick(), after=GATHERING / 2))
+    assert view is not None
+    assert (view.number, ids(view)) == (2, ["worker-0", "worker-1", "worker-2"])
+    assert scene.happen(Tick(), after=GATHERING) == []  # once
+
+
+def test_a_complaint_about_one_that_turns_out_to_be_dead_is_settled_by_the_view_without_it():
+    scene = Scene(3, least=1)
+    scene.say(0, Complaint(1, ("worker-2",), "closed"))
+    assert ids(new_view(scene.happen(Exited("worker-2", -9), after=0.1))) == ["worker-0", "worker-1"]
+    assert new_view(scene.happen(Tick(), after=1.0)) is None
+
+
+def test_one_that_others_can_not_reach_for_the_third_time_is_lost_and_cut_off():
+    scene = Scene(3, least=1)
+    for view in (1, 2):
+        scene.say(0, Complaint(view, ("worker-2",), "no route"))
+        assert len(ids(new_view(scene.happen(Tick(), after=GATHERING)))) == 3
+    decisions = scene.say(0, Complaint(3, ("worker-2",), "no route"))
+    assert ids(new_view(decisions)) == ["worker-0", "worker-1"]
+    assert decisions.count(Fence(member(2))) == decisions.count(HangUp(3)) == 1
+    (report,) = reports(decisions)
+    assert "worker-2 (pid 102) could not be reached by worker-0" in report
+    assert "no route" in report
+
+
+def test_complaints_of_long_ago_do_not_count():
+    scene = Scene(3, least=1)
+    for view in range(1, 6):
+        scene.say(0, Complaint(view, ("worker-2",), "no route"))
+        scene.happen(Tick(), after=GATHERING)
+        for number in range(3):
+            scene.say(number, Beat(), after=COMPLAINED_WITHIN / 4)
+    assert ids(scene.membership.view) == ["worker-0", "worker-1", "worker-2"]
+
+
+@pytest.mark.parametrize("complaint", [Complaint(7, ("worker-2",), ""), Complaint(0, ("worker-2",), "")])
+def test_a_complaint_in_another_view_is_none(complaint: Complaint):
+    scene = Scene(3, least=1)
+    scene.say(0, complaint)
+    assert scene.happen(Tick(), after=1.0) == []
+
+
+# Leaving.
+
+
+def test_one_that_leaves_between_two_steps_is_no_loss():
+    scene = Scene(3, least=1)
+    decisions = scene.say(1, Leave())
+    assert ids(new_view(decisions)) == ["worker-0", "worker-2"]
+    assert reports(decisions) == []
+    for event in (Exited("worker-1", 0), Closed(2), Tick()):
+        assert scene.happen(event, after=GATHERING) == []
+    assert scene.membership.status(0.0).members[2].state == "finished"
+    for number in (0, 2):
+        scene.say(number, Done(9))
+    assert scene.end.ok
+
+
+def test_the_place_of_one_that_left_is_free():
+    scene = Scene(2, least=1)
+    scene.come_late(2, call=0)
+    assert told(scene.say(1, Leave()), 1)[-1] == Candidates((Candidate("worker-2", 0),))
+
+
+# Whatever happens, in whatever order.
+
+_numbers = st.integers(0, 5)
+_names = _numbers.map("worker-{}".format)
+_messages = st.one_of(
+    st.builds(Beat, st.integers(0, 3)),
+    st.builds(Done, st.integers(0, 3)),
+    st.builds(raised, st.sampled_from(["a", "b"]), st.tuples() | st.tuples(_names), st.integers(0, 3)),
+    st.builds(Post, st.just("x"), st.binary(max_size=1)),
+    st.builds(Ready, st.integers(0, 1)),
+    st.builds(Finished, st.integers(0, 2), st.just(b"")),
+    st.builds(Admit, st.integers(1, 6), st.lists(_names, max_size=2).map(tuple)),
+    st.builds(Decline, st.integers(1, 6), st.lists(_names, max_size=1).map(tuple)),
+    st.builds(Complaint, st.integers(1, 6), st.lists(_names, max_size=2).map(tuple), st.just("no route")),
+)
+_happenings = st.one_of(
+    st.tuples(st.just("say"), _numbers, _messages),
+    st.tuples(st.just("join"), _numbers, st.none()),
+    st.tuples(st.just("close"), _numbers, st.none()),
+    st.tuples(st.just("exit"), _numbers, st.sampled_from([0, 1, -9, -11])),
+    st.tuples(st.just("tick"), _numbers, st.sampled_from([0.1, 1.0, 6.0])),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 3), st.lists(_happenings, max_size=40))
+def test_whatever_happens_views_follow_each_other_and_the_end_is_said_once(workers, least, happenings):
+    scene = Scene(workers, least=least)
+    for number in range(workers, 6):
+        scene.happen(Started(f"worker-{number}"))
+    seen: list[Decision] = []
+    lost: set[str] = set()
+    for what, number, detail in happenings:
+        before = scene.membership.view
+        if what == "say":
+            decisions = scene.say(number, detail)
+        elif what == "join":
+            decisions = scene.say(number, Join(member(number), IDENTITY))
+        elif what == "close":
+            decisions = scene.happen(Closed(number + 1))
+        elif what == "exit":
+            decisions = scene.happen(Exited(f"worker-{number}", detail))
+        else:
+            decisions = scene.happen(Tick(), after=detail)
+        seen += decisions
+        for one in scene.membership.status(scene.now).members:
+            lost |= {one.id} if one.state == "lost" else set()
+        numbers = [m.view.number for d in decisions for m in told([d], 1) + told([d], 6) if isinstance(m, ViewChange)]
+        published = scene.membership.view
+        assert published is not None
+        assert before is not None
+        assert published.number - before.number in (0, 1)
+        assert all(number <= published.number for number in numbers)
+        if scene.membership.end is None:
+            assert published.workers
+            assert not lost & {one.id for one in published.workers}
+            assert published.enough == (len(published.workers) >= least)
+    ends = [decision for decision in seen if isinstance(decision, Over)]
+    assert len(ends) == (scene.membership.end is not None)
+    named = [text.partition(" ")[0] for text in reports(seen)]
+    assert len(named) == len(set(named)), "somebody was reported twice"

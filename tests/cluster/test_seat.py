@@ -5,82 +5,31 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from shoal.clock import Deadline, SystemClock
-from shoal.cluster import meeting
-from shoal.cluster.coordinator import Coordinator
+from shoal.clock import Deadline
 from shoal.cluster.evidence import look_at
-from shoal.cluster.leash import Interrupt, Leash, Reaped, Released, Spawned
+from shoal.cluster.leash import Interrupt, Reaped, Released, Spawned
 from shoal.cluster.member import Seat
-from shoal.cluster.messages import POST_LIMIT, End
-from shoal.config import Deadlines
-from shoal.errors import PeerClosed, PeerTimeout, Refused, RunEnded, UsageError
-from shoal.wire.keys import RunKey
+from shoal.cluster.messages import POST_LIMIT, Candidate
+from shoal.errors import PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged
 
-from .scene import IDENTITY, config, member
-
-DEADLINES = Deadlines(silence=1.0, stall=10.0, connect=5.0, start=10.0)
-
-
-class Run:
-    """A coordinator, and the launcher's end of its leash."""
-
-    def __init__(self, folder: Path, workers: int) -> None:
-        to_coordinator, from_launcher = os.pipe()
-        to_launcher, from_coordinator = os.pipe()
-        self._fds = [to_coordinator, from_coordinator, to_launcher]
-        reader, self._let_go = to_coordinator, from_launcher
-        self.key = RunKey.new()
-        self.leash = Leash(to_launcher, from_launcher)
-        self.folder = folder / "run"
-        self.folder.mkdir()
-        settings = msgspec.structs.replace(config(workers), deadlines=DEADLINES)
-        self.coordinator = Coordinator(settings, self.key, self.folder, Leash(reader, from_coordinator), SystemClock())
-        self.address = meeting.find(self.folder, Deadline.after(1.0))
-        self._thread = threading.Thread(target=self.coordinator.run)
-        self._thread.start()
-        self.seats: list[Seat] = []
-
-    def join(self, number: int, identity=IDENTITY) -> Seat:
-        seat = Seat.join(self.address, self.key, member(number), identity, DEADLINES)
-        self.seats.append(seat)
-        return seat
-
-    def join_all(self, workers: int) -> list[Seat]:
-        with ThreadPoolExecutor(workers) as pool:
-            return list(pool.map(self.join, range(workers)))
-
-    def end(self) -> End:
-        """What the launcher is told."""
-        (end,) = self.leash.receive()
-        assert isinstance(end, End)
-        return end
-
-    def close(self) -> None:
-        for seat in self.seats:
-            seat.close()
-        os.close(self._let_go)
-        self._thread.join(10)
-        assert not self._thread.is_alive()
-        self.coordinator.close()
-        for fd in self._fds:
-            os.close(fd)
+from .scene import IDENTITY
+from .served import NOBODY, Run
 
 
 @pytest.fixture
 def start(tmp_path_factory) -> Iterator:
     with contextlib.ExitStack() as stack:
 
-        def start(workers: int) -> Run:
-            run = Run(tmp_path_factory.mktemp("s"), workers)
+        def start(workers: int, least: int | None = None) -> Run:
+            run = Run(tmp_path_factory.mktemp("s"), workers, least)
             stack.callback(run.close)
             return run
 
@@ -102,13 +51,14 @@ def test_a_post_is_heard_by_all_the_sender_too(start):
     run = start(2)
     one, two = run.join_all(2)
     one.post("seed", b"7")
-    assert [seat.wait_post("seed", Deadline.after(5.0)) for seat in (one, two)] == [b"7", b"7"]
+    for seat in (one, two):
+        assert seat.wait_post(("seed",), Deadline.after(5.0)) == ("seed", b"7")
 
 
 def test_a_post_that_never_comes_and_one_that_is_too_long(start):
     (seat,) = start(1).join_all(1)
-    with pytest.raises(PeerTimeout, match=r"nobody posted 'seed' within 0\.\d s"):
-        seat.wait_post("seed", Deadline.after(0.05))
+    with pytest.raises(PeerTimeout, match=r"nobody posted seed, size within 0\.\d s"):
+        seat.wait_post(("seed", "size"), Deadline.after(0.05))
     with pytest.raises(UsageError, match="holds 65536 bytes at most"):
         seat.post("seed", b"x" * (POST_LIMIT + 1))
 
@@ -125,7 +75,7 @@ def test_a_failure_wakes_every_other_member_with_its_reason(start):
     with pytest.raises(RunEnded):
         two.wakeup.check()
     with pytest.raises(RunEnded):
-        two.wait_post("seed", Deadline.after(5.0))
+        two.wait_post(("seed",), Deadline.after(5.0))
 
 
 def test_an_error_that_speaks_of_a_peer_blames_the_peer_through_any_wrapping(start):
@@ -158,8 +108,7 @@ def test_a_member_that_does_not_match_is_refused_in_words(start):
 def test_a_coordinator_that_is_gone_ends_the_run_for_its_members(start):
     run = start(1)
     (seat,) = run.join_all(1)
-    run.coordinator._links[1].close()  # as the system would if it were killed
-    run.coordinator._links.clear()
+    run.coordinator._links[1]._sock.shutdown(socket.SHUT_RDWR)  # as the system would if it were killed
     with pytest.raises(RunEnded, match="the coordinator is gone"):
         seat.wait_end()
 
@@ -176,7 +125,7 @@ def test_an_interrupt_reaches_every_member(start):
 def test_what_the_launcher_saw_explains_a_lost_connection(start):
     run = start(2)
     one, _ = run.join_all(2)
-    run.leash.send(Spawned("worker-0", 2**22 + 1))
+    run.leash.send(Spawned("worker-0", NOBODY))
     one.close()
     run.leash.send(Reaped("worker-0", -signal.SIGKILL))
     assert "was killed by SIGKILL" in run.end().reason
@@ -191,6 +140,147 @@ def test_beats_carry_samples_per_second(start):
         assert not deadline.passed()
         seat.say(1, "fit", samples=10)
         time.sleep(0.005)
+
+
+def ids(seat: Seat) -> list[str]:
+    return [one.id for one in seat.view.workers]
+
+
+def test_a_loss_ends_all_waits_in_the_old_view_and_none_in_the_new_one(start):
+    run = start(3, least=1)
+    one, two, three = run.join_all(3)
+    view, wakeup = one.stand()
+    three.close()
+    newer = one.wait_view(view.number, Deadline.after(5.0), "no view")
+    assert (newer.number, ids(one)) == (2, ["worker-0", "worker-1"])
+    with pytest.raises(ViewChanged) as changed:
+        wakeup.check()
+    assert changed.value.number == 2
+    assert one.stand()[0] == newer
+    one.stand()[1].check()
+    assert two.wait_view(1, Deadline.after(5.0), "no view") == newer
+
+
+def test_a_view_that_does_not_come_is_a_timeout_and_the_end_of_the_run_is_its_end(start):
+    run = start(1, least=1)
+    (seat,) = run.join_all(1)
+    with pytest.raises(PeerTimeout, match=r"the next view did not come within 0\.\d s"):
+        seat.wait_view(1, Deadline.after(0.05), "the next view did not come")
+    run.leash.send(Interrupt("it was interrupted", 130))
+    with pytest.raises(RunEnded, match="interrupted"):
+        seat.wait_view(1, Deadline.after(5.0), "the next view did not come")
+
+
+def test_the_next_in_line_is_told_that_it_is_the_chief(start):
+    run = start(3, least=1)
+    one, two, _ = run.join_all(3)
+    assert run.chiefs == ["worker-0"]
+    one.close()
+    two.wait_view(1, Deadline.after(5.0), "no view")
+    assert run.chiefs == ["worker-0", "worker-1"]
+
+
+def test_who_waits_for_a_post_of_the_chief_stops_when_there_is_another_chief(start):
+    run = start(3, least=1)
+    one, two, three = run.join_all(3)
+    with ThreadPoolExecutor(2) as pool:
+        waits = [pool.submit(s.wait_post, ("saved",), Deadline.after(10.0), "worker-0") for s in (two, three)]
+        one.close()
+        assert [wait.result() for wait in waits] == [None, None]
+        again = pool.submit(three.wait_post, ("saved", "saved as well"), Deadline.after(10.0), "worker-1")
+        two.post("saved as well", b"here")
+        assert again.result() == ("saved as well", b"here")
+
+
+def test_a_post_that_is_there_counts_even_if_its_chief_is_gone(start):
+    run = start(2, least=1)
+    one, two = run.join_all(2)
+    one.post("saved", b"")
+    two.wait_post(("saved",), Deadline.after(5.0))
+    one.close()
+    two.wait_view(1, Deadline.after(5.0), "no view")
+    assert two.wait_post(("saved",), Deadline.after(5.0), while_chief="worker-0") == ("saved", b"")
+
+
+def test_who_is_done_hears_of_a_new_view_and_then_of_the_good_end(start):
+    run = start(3, least=1)
+    one, two, three = run.join_all(3)
+    one.done()
+    three.close()
+    assert not one.wait_end(after=1)
+    two.done()
+    assert one.wait_end(after=2)
+    assert two.wait_end()
+    assert run.end().ok
+
+
+def test_what_the_launcher_reads_says_who_was_lost(start):
+    run = start(2, least=1)
+    one, two = run.join_all(2)
+    two.say(4, "fit")
+    two.fail(ValueError("boom"), "Traceback…")
+    two.close()
+    one.wait_view(1, Deadline.after(5.0), "no view")
+    one.done()
+    assert one.wait_end()
+    assert run.end().ok
+    assert run.told == ["worker-1 raised ValueError: boom at step 4 (fit); going on with 1 worker"]
+
+
+def test_who_comes_late_hears_what_was_said_and_is_let_in(start):
+    run = start(2, least=1)
+    one, two = run.join_all(2)
+    one.post("seed", b"7")
+    one.finished(0, b"history")
+    one.wait_post(("seed",), Deadline.after(5.0))
+    two.close()
+    one.wait_view(1, Deadline.after(5.0), "no view")
+    late = run.come_late(2)
+    assert late.wait_post(("seed",), Deadline.after(5.0)) == ("seed", b"7")
+    assert late.wait_result_or_view(0, late.view.number) == b"history"
+    assert ids(late) == ["worker-0"]
+    late.ready(1)
+    one.wait_change(2, (), 5.0)
+    assert one.candidates == (Candidate("worker-2", 1),)
+    one.admit(2, ("worker-2",))
+    assert late.wait_result_or_view(1, 2) is None
+    assert ids(late) == ["worker-0", "worker-2"]
+    late.decline(3, ("worker-2",))
+    one.wait_view(3, Deadline.after(5.0), "no view")
+    assert ids(one) == ["worker-0"]
+
+
+def test_who_waits_outside_hears_what_a_call_returned_and_that_the_run_is_over(start):
+    run = start(1, least=1)
+    (seat,) = run.join_all(1)
+    late = run.come_late(1)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(late.wait_result_or_view, 0, 1)
+        seat.finished(0, b"history")
+        assert waiting.result() == b"history"
+        waiting = pool.submit(late.wait_result_or_view, 1, 1)
+        seat.done()
+        with pytest.raises(RunEnded, match="every worker finished"):
+            waiting.result()
+
+
+def test_one_that_leaves_gives_its_place_up_without_a_report(start):
+    run = start(2, least=1)
+    one, two = run.join_all(2)
+    two.leave()
+    two.close()
+    assert [m.id for m in one.wait_view(1, Deadline.after(5.0), "no view").workers] == ["worker-0"]
+    one.done()
+    assert run.end().ok
+    assert run.told == []
+
+
+def test_a_complaint_is_answered_with_a_fresh_view(start):
+    run = start(2, least=1)
+    one, two = run.join_all(2)
+    one.complain(1, ("worker-1",), "no route")
+    assert one.wait_view(1, Deadline.after(5.0), "no view") == two.wait_view(1, Deadline.after(5.0), "no view")
+    assert ids(one) == ["worker-0", "worker-1"]
 
 
 def test_a_forked_child_does_not_keep_its_parents_connection(start):
@@ -208,7 +298,7 @@ def test_a_forked_child_does_not_keep_its_parents_connection(start):
 
 
 def test_the_system_tells_a_stopped_process_from_a_working_one():
-    assert look_at(2**22 + 1) is None
+    assert look_at(NOBODY) is None
     pid = os.fork()
     if pid == 0:
         while True:

@@ -21,8 +21,8 @@ from shoal.collectives.layout import Layout
 from shoal.collectives.messages import CODEC, Hello, Reduced, Refuse, Welcome
 from shoal.collectives.tree import shares
 from shoal.config import Deadlines
-from shoal.errors import BadFrame, NoSpace, PeerClosed, PeerTimeout, Refused, RunEnded, UsageError
-from shoal.wire import Connection, connect
+from shoal.errors import BadFrame, NoSpace, PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged
+from shoal.wire import Connection, Wakeup, connect
 
 from .harness import Worker, close_all, make_workers, on_each
 
@@ -167,6 +167,36 @@ def test_who_comes_from_another_view_is_refused_with_the_reason(tmp_path: Path) 
     assert isinstance(ends[1], Refused)
     assert ends[1].reason == "other view"
     assert "worker-0 refused worker-1: worker-1 is in view 0, worker-0 is in view 1" in str(ends[1])
+
+
+@each_transport
+def test_who_hears_of_a_view_first_asks_again_until_the_other_has_heard_of_it(transport: str, tmp_path: Path) -> None:
+    def scene(worker: Worker) -> None:
+        if worker.me == "worker-0":
+            hears = threading.Timer(0.05, worker.wakeup.set, [ViewChanged(2)])
+            hears.start()
+            with pytest.raises(ViewChanged):
+                worker.form()
+            hears.join()
+            worker.wakeup = Wakeup()
+        worker.form(view=View(2, worker.view.members)).close()
+
+    with workers(2, transport, tmp_path) as made:
+        assert on_each(made, scene) == [None, None]
+
+
+def test_a_refusal_for_another_reason_is_not_asked_again(tmp_path: Path) -> None:
+    with workers(3, "shm", tmp_path) as made:
+        without = View(1, made[0].view.members[:2])  # one view, but not the same members
+
+        def scene(worker: Worker) -> None:
+            if worker.me == "worker-1":
+                return
+            worker.form(HASTY, without if worker.me == "worker-0" else None)
+
+        ends = on_each(made, scene)
+    assert isinstance(ends[2], Refused)
+    assert ends[2].reason == "not awaited"
 
 
 def test_who_is_not_awaited_is_refused_and_the_others_still_come(tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ def test_a_post_reaches_everyone(world: World):
         """
 from shoal.clock import Deadline
 if me.rank == 0: me.seat.post("seed", b"1234")
-mark("seed", me.seat.wait_post("seed", Deadline.after(20)).decode())
+name, value = me.seat.wait_post(("seed",), Deadline.after(20))
+mark(name, value.decode())
 """,
         "-n",
         2,

@@ -44,6 +44,16 @@ def test_what_was_left_open_is_filled_in(script, environ):
     assert [worker.id for worker in plan.workers] == ["worker-0", "worker-1"]
 
 
+def test_standbys_are_started_beside_the_workers_and_on_cores_of_theirs(script, environ):
+    plan = make_plan(Request(2, script, backend="jax", threads=1, standby=1), environ, CORES)
+    assert (plan.config.workers, plan.config.least, plan.max_restarts) == (2, 1, 3)
+    assert [(worker.id, worker.cores) for worker in plan.workers] == [
+        ("worker-0", (0,)),
+        ("worker-1", (1,)),
+        ("worker-2", (2,)),
+    ]
+
+
 @pytest.mark.parametrize(
     ("workers", "threads", "expected"),
     [
@@ -136,6 +146,12 @@ def test_modules_are_found_without_being_imported(environ, tmp_path, monkeypatch
     [
         ({"workers": 0}, "at least 1 worker"),
         ({"workers": -2}, "at least 1 worker"),
+        ({"workers": 2, "least": 3}, "-n 3:2: the least number of workers"),
+        ({"workers": 2, "least": 0}, "-n 0:2: the least number of workers"),
+        ({"max_restarts": -1}, "--max-restarts -1: expected 0 or more"),
+        ({"workers": 2, "standby": -1}, "--standby -1: expected 0 or more"),
+        ({"standby": 1}, "--standby needs a run that goes on after a loss"),
+        ({"workers": 2, "fail_fast": True, "standby": 1}, "--standby needs a run that goes on after a loss"),
         ({"threads": 0}, "at least 1 thread"),
         ({"timeout": 0.0}, "more than 0"),
         ({"timeout": float("nan")}, "more than 0"),

@@ -38,6 +38,11 @@ class Image:
             for (_, dtype, shape), (start, stop) in zip(layout, places, strict=True)
         ]
 
+    def touch(self) -> None:
+        """Has the kernel put all pages in place."""
+        for place in self._tensors:
+            place.fill(0)
+
     def fill(self, arrays: Mapping[str, Array]) -> None:
         """Copies the tensors' values to their places."""
         for (name, _, _), place in zip(self.layout, self._tensors, strict=True):

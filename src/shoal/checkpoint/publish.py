@@ -28,7 +28,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A checkpoint was not written, and its draft is gone. Training may go on; `why` is for the user."""
+    """There is no checkpoint of this step, and what this member wrote of it is gone. `why` is for the user."""
 
     step: int
     why: str

@@ -56,6 +56,12 @@ class Writer:
         """Whether something is still being written."""
         return self._thread is not None and self._thread.is_alive()
 
+    def prepare(self, arrays: Mapping[str, Array]) -> None:
+        """Takes the memory for such arrays, with all its pages: the first checkpoint then costs what the others do."""
+        self._must_be_idle()
+        with contextlib.suppress(MemoryError):  # `begin` will tell
+            self._image_for(arrays).touch()
+
     def begin(self, draft: Draft, number: int, arrays: Mapping[str, Array]) -> None:
         """Copies the arrays and returns; then writes them as the draft's part of this number.
 
@@ -65,7 +71,8 @@ class Writer:
         self._must_be_idle()
         self._let_go()
         try:
-            image = self._filled(arrays)
+            image = self._image_for(arrays)
+            image.fill(arrays)
         except MemoryError:
             self._image = None
             wanted = sum(array.nbytes for array in arrays.values()) / 2**20
@@ -109,12 +116,11 @@ class Writer:
         self._let_go()
         self._image = None
 
-    def _filled(self, arrays: Mapping[str, Array]) -> Image:
+    def _image_for(self, arrays: Mapping[str, Array]) -> Image:
         layout = layout_of(arrays)
         if self._image is None or self._image.layout != layout:
             self._image = None  # the old memory goes before the new is taken
             self._image = Image(layout)
-        self._image.fill(arrays)
         return self._image
 
     def _start(self, draft: Draft, work: Callable[[], Outcome]) -> None:

@@ -71,6 +71,12 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
     metavar="STEPS",
     help="How often workers compare their weights.",
 )
+@click.option("--checkpoint", metavar="DIR", help="Write checkpoints to this folder.")
+@click.option(
+    "--checkpoint-every", default="5m", show_default=True, metavar="TIME|STEPS", help="How often, as 5m or 500steps."
+)
+@click.option("--keep", type=int, default=3, show_default=True, metavar="K", help="Checkpoints to keep.")
+@click.option("--resume", metavar="auto|PATH", help="Go on from a checkpoint; auto: from the newest whole one.")
 @click.option("--logs", metavar="DIR", help="Folder for the workers' logs.")
 @click.option("--verbose", is_flag=True, help="Show the other workers' output too.")
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module's name, as for `python -m`.")

@@ -2,6 +2,9 @@
 
     python -m shoal.cluster.coordinator RUN_FOLDER        (the launcher's leash is stdin and stdout)
 
+What must not be forgotten is written to the run's folder before anybody is told of it: a coordinator that is started
+in the place of one that died goes on from there, and the members join it again.
+
 It outlives the workers and ends when the launcher lets go of the leash. If that is because the launcher died,
 it sees to it that no worker stays behind and removes the run's folder.
 """
@@ -19,6 +22,8 @@ import sys
 from collections import deque
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from shoal.clock import Clock, SystemClock
 from shoal.cluster import folders, meeting
@@ -40,7 +45,7 @@ from shoal.cluster.events import (
 )
 from shoal.cluster.evidence import look_at
 from shoal.cluster.leash import Abandoned, Interrupt, Leash, Reaped, Released, Spawned, Told
-from shoal.cluster.membership import Membership
+from shoal.cluster.membership import Membership, Record
 from shoal.cluster.messages import TO_COORDINATOR
 from shoal.cluster.view import Member
 from shoal.config import RunConfig
@@ -52,6 +57,7 @@ from shoal.wire.listener import Listener
 from shoal.wire.messages import Message
 
 TICK = 0.1  # seconds
+_RECORD = "record"
 GRACE = 5.0  # seconds that workers get to end by themselves when the launcher is gone
 
 
@@ -62,9 +68,16 @@ class Coordinator:
         self._folder = folder
         self._leash = leash
         self._clock = clock
+        folders.forget_coordinator(folder)  # one that died, if there was one
         self._listener = Listener(config.address or folders.coordinator_address(folder), key)
         self._me = Member("coordinator", "coordinator", os.getpid(), platform.node(), self._listener.address)
-        self._membership = Membership(config, self._me, clock.now())
+        record = _recall(folder)
+        self._membership = (
+            Membership.restored(record, config, self._me, clock.now())
+            if record is not None
+            else Membership(config, self._me, clock.now())
+        )
+        self._written = record
         self._events: deque[Event] = deque()
         self._links: dict[int, Connection] = {}
         self._numbers = itertools.count(1)
@@ -89,7 +102,9 @@ class Coordinator:
             self._perform_decisions()
 
     def close(self) -> None:
-        """Leave nothing behind: no worker, no socket, no folder."""
+        """Leave nothing behind: no worker, no socket, no folder. Unless this one failed: then another may go on."""
+        if self._leave_at is None:
+            return
         for group in self._groups.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
@@ -139,6 +154,7 @@ class Coordinator:
                 case Abandoned(member):
                     self._events.append(GaveUp(member))
                 case Reaped(member, code):
+                    self._groups.pop(member, None)
                     self._read_slates()
                     self._events.append(Exited(member, code))
                 case Released():
@@ -163,7 +179,10 @@ class Coordinator:
 
     def _perform_decisions(self) -> None:
         while self._events:
-            for decision in self._membership.handle(self._events.popleft(), self._clock.now()):
+            decisions = self._membership.handle(self._events.popleft(), self._clock.now())
+            if any(isinstance(decision, Tell) for decision in decisions):
+                self._write_down()
+            for decision in decisions:
                 match decision:
                     case Tell(links, message):
                         for link in links:
@@ -178,6 +197,14 @@ class Coordinator:
                     case Over(end):
                         print(f"the run is over: {end.reason}", file=sys.stderr, flush=True)
                         self._leash.send(end)
+
+    def _write_down(self) -> None:
+        record = self._membership.record()
+        if record is not None and record != self._written:
+            draft = self._folder / f".{_RECORD}"
+            draft.write_bytes(msgspec.msgpack.encode(record))
+            os.replace(draft, self._folder / _RECORD)
+            self._written = record
 
     def _end_process(self, member: Member) -> None:
         """A worker of this host that was cut off must not wake up and write into the others' files."""
@@ -214,6 +241,14 @@ class Coordinator:
         if connection is not None:
             self._selector.unregister(connection)
             connection.close()
+
+
+def _recall(folder: Path) -> Record | None:
+    """What the coordinator before this one wrote down, if there was one."""
+    try:
+        return msgspec.msgpack.decode((folder / _RECORD).read_bytes(), type=Record)
+    except FileNotFoundError:
+        return None
 
 
 def _exists(group: int) -> bool:

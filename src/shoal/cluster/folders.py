@@ -61,6 +61,11 @@ def coordinator_address(folder: Path) -> str:
     return f"unix:{folder}/coordinator.sock"
 
 
+def forget_coordinator(folder: Path) -> None:
+    """Remove the socket of a coordinator that died; only one that takes its place may ask for it."""
+    (folder / "coordinator.sock").unlink(missing_ok=True)
+
+
 def runs(home: Path) -> list[Path]:
     """The folders of all runs, dead or alive, oldest first."""
     return sorted(path for path in home.iterdir() if path.is_dir())

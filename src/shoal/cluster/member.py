@@ -4,6 +4,9 @@ The thread owns the connection; the other threads leave messages in an outbox an
 a `wakeup` of its own, on which all waits of the data plane in that view end: with ViewChanged when a newer one comes,
 with RunEnded when the run ends badly or the coordinator is gone. A main thread that does not look (it computes, or
 hangs) is given a few seconds; then the process ends: no worker outlives its run.
+
+When the coordinator dies, training goes on. The seat looks for the one that is started in its place, joins again and
+repeats what the old one may not have heard.
 """
 
 from __future__ import annotations
@@ -57,6 +60,9 @@ ORPHANED = 70  # the exit code of a worker that was ended because its run was ov
 GRACE = 5.0  # seconds from the end of the run until such a worker is ended
 _FLUSH = 2.0  # seconds that a worker's last words may take
 RESULT_LIMIT = 1 << 20  # bytes of what a call returned that are kept for those who come late
+_REPEATED = 64  # messages that a new coordinator is told again
+_ASK_AGAIN = 1.0  # seconds that one attempt to reach it may take
+_PAUSE = 0.02
 _RATE_WINDOW = 10  # beats over which samples per second are averaged
 
 
@@ -80,16 +86,21 @@ class Seat:
         deadlines: Deadlines,
         slate: Slate | None = None,
         on_chief: Callable[[], None] = lambda: None,
+        reconnect: Callable[[Deadline], Connection] | None = None,
     ) -> None:
         self.wakeup = Wakeup()
         self.member = member
         self._slate = slate
         self._on_chief = on_chief
+        self._reconnect = reconnect
+        self._patience = deadlines.connect
+        self._said: deque[Message] = deque(maxlen=_REPEATED)  # for a coordinator that has heard nothing yet
         self._connection = connection
         self._beat_every = deadlines.silence / 10
         self._occupation = _Occupation(0, "starting", False, time.monotonic())
         self._samples = 0
         self._history: deque[tuple[float, int]] = deque(maxlen=_RATE_WINDOW + 1)
+        self._joined: Join | None = None
         self._outbox: deque[Message] = deque()
         self._poke = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._leaving = threading.Event()
@@ -114,15 +125,23 @@ class Seat:
         deadlines: Deadlines,
         slate: Slate | None = None,
         on_chief: Callable[[], None] = lambda: None,
+        find: Callable[[Deadline], str] | None = None,
     ) -> Seat:
         """Take the seat; returns once everyone has joined and view 1 is known.
 
-        Refused if the coordinator does not want this member, RunEnded if the run is over before it began.
+        Refused if the coordinator does not want this member, RunEnded if the run is over before it began. `find` tells
+        where a coordinator is that was started in the place of one that died.
         """
-        connection = connect(address, key, FROM_COORDINATOR, Deadline.after(deadlines.connect))
-        connection.peer = "coordinator"
-        seat = cls(connection, member, deadlines, slate, on_chief)
-        seat._outbox.append(Join(member, identity))
+
+        def reach(deadline: Deadline) -> Connection:
+            connection = connect(find(deadline) if find else address, key, FROM_COORDINATOR, deadline)
+            connection.peer = "coordinator"
+            return connection
+
+        connection = reach(Deadline.after(deadlines.connect))
+        seat = cls(connection, member, deadlines, slate, on_chief, reach if find else None)
+        seat._joined = Join(member, identity)
+        seat._outbox.append(seat._joined)
         seat._thread.start()
         # The coordinator gives up first and knows who did not come; this is for when it says nothing.
         deadline = Deadline.after(deadlines.start + deadlines.silence)
@@ -301,13 +320,35 @@ class Seat:
     # The thread -------------------------------------------------------------------------------------
 
     def _attend(self) -> None:
-        try:
-            self._serve()
-        except WireError as error:
-            self._lose(RunEnded(f"the coordinator is gone: {error}"))
+        while True:
+            try:
+                self._serve()
+                break
+            except WireError as error:
+                if not self._find_again():
+                    self._lose(RunEnded(f"the coordinator is gone: {error}"))
+                    break
         if self._over is not None and not self._leaving.wait(GRACE):
             print(f"shoal: {self.member.id} is ended: {self._over}", file=sys.stderr, flush=True)
             os._exit(ORPHANED)
+
+    def _find_again(self) -> bool:
+        """The coordinator died. If one comes in its place within the deadline, join it; training goes on meanwhile."""
+        if self._reconnect is None or self._joined is None:
+            return False
+        deadline, launcher = Deadline.after(self._patience), os.getppid()
+        while not deadline.passed() and not self._leaving.is_set() and os.getppid() == launcher:
+            try:
+                connection = self._reconnect(Deadline.after(min(_ASK_AGAIN, deadline.left())))
+            except WireError:
+                self._leaving.wait(_PAUSE)
+                continue
+            self._connection.close()
+            self._connection = connection
+            with self._changed:
+                self._outbox.extendleft(reversed([self._joined, *self._said]))
+            return True
+        return False
 
     def _serve(self) -> None:
         poll = select.poll()
@@ -329,9 +370,12 @@ class Seat:
 
     def _empty_outbox(self) -> None:
         while self._outbox:
-            self._connection.send(self._outbox[0], deadline=Deadline.after(_FLUSH))
+            message = self._outbox[0]
+            self._connection.send(message, deadline=Deadline.after(_FLUSH))
             with self._changed:
                 self._outbox.popleft()
+                if not isinstance(message, Beat | Join) and message not in self._said:
+                    self._said.append(message)
                 self._changed.notify_all()
 
     def _hear(self, message: Message) -> None:

@@ -117,6 +117,18 @@ class _Seat:
         return self.done or self.left or died or isinstance(self.trouble, Raised | Unlike | Absent)
 
 
+class Record(msgspec.Struct, frozen=True):
+    """What a coordinator that takes over must know: written down before anybody is told of it."""
+
+    view: View
+    most: int
+    seats: tuple[str, ...]  # everyone who was ever expected
+    lost: tuple[str, ...]  # or left
+    reference: Join
+    posts: tuple[Post, ...] = ()
+    finished: tuple[Finished, ...] = ()
+
+
 class Membership:
     """The coordinator's decisions. One instance is one run; `now` never goes back."""
 
@@ -137,6 +149,35 @@ class Membership:
         self._reported: set[str] = set()
         self._offered: tuple[Candidate, ...] = ()
         self._renew_at: float | None = None  # when members that can't reach each other get a fresh view
+
+    @classmethod
+    def restored(cls, record: Record, config: RunConfig, coordinator: Member, now: float) -> Membership:
+        """Goes on where another coordinator died. The members will join again; who does not is lost."""
+        self = cls(config, coordinator, now)
+        self.view = record.view
+        self._most = record.most
+        self._reference = record.reference
+        self._seats = {id: _Seat(heard=now, left=id in record.lost) for id in record.seats}
+        for member in record.view.workers:
+            seat = self._seats[member.id]
+            seat.member, seat.worked = member, now
+        self._posts = {post.name: post for post in record.posts}
+        self._finished = {finished.call: finished for finished in record.finished}
+        return self
+
+    def record(self) -> Record | None:
+        """What must not be forgotten; None as long as there is nothing."""
+        if self.view is None or self._reference is None:
+            return None
+        return Record(
+            self.view,
+            self._most,
+            tuple(self._seats),
+            tuple(id for id, seat in self._seats.items() if not seat.counts),
+            self._reference,
+            tuple(self._posts.values()),
+            tuple(self._finished.values()),
+        )
 
     # What the shell asks ----------------------------------------------------------------------------
 
@@ -210,7 +251,7 @@ class Membership:
             self._ids[link] = member.id
             seat = self._seats[member.id]
             seat.member, seat.link, seat.heard, seat.worked = member, link, now, now
-            late = (*self._finished.values(), ViewChange(self.view)) if self.view else ()
+            late = (*self._finished.values(), ViewChange(self.view), Candidates(self._offered)) if self.view else ()
             return [Tell((link,), message) for message in (*self._posts.values(), *late)]
         if refusal.reason is Reason.UNLIKE:
             self._trouble(member.id, Unlike(refusal.text), now)
@@ -221,6 +262,8 @@ class Membership:
         seat = self._seats.get(id)
         if seat is None:
             return Refuse(Reason.UNKNOWN_MEMBER, f"{id} is not one of {', '.join(self._seats)}")
+        if seat.member == join.member and seat.link is None and seat.counts:
+            return None  # it knew the coordinator that died
         if seat.member is not None:
             return Refuse(Reason.TAKEN, f"{id} has already joined, with pid {seat.member.pid}")
         self._reference = self._reference or join
@@ -253,7 +296,8 @@ class Membership:
                 self._posts[name] = message
                 return [Tell(self._links(), message)]
             case Ready(call):
-                seat.ready = call
+                if self.view is None or not self.view.has(id):
+                    seat.ready = call
             case Finished(call):
                 if self._finished.setdefault(call, message) is message:
                     return [Tell(self._links(late=True), message)]

@@ -93,6 +93,11 @@ class Company:
         """The number of the last view in which this worker met the others."""
         return self._view.number if self._view is not None else 0
 
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Who was there, by rank."""
+        return tuple(worker.id for worker in self._view.workers) if self._view is not None else (self._me,)
+
     # What all do together ---------------------------------------------------------------------------
 
     def commit(self, act: Act, keeper: Keeper | None = None, admit: Sequence[str] = ()) -> Result:

@@ -79,28 +79,34 @@ def form(
 
 def _join(view: View, me: str, peer: Member, key: RunKey, deadline: Deadline, wakeup: Wakeup) -> Connection:
     """Connect to a worker of lower rank, which may hear of the view a moment later."""
+    said: Refused | None = None  # what it answered last
     while True:
-        connection = connect(peer.address, key, CODEC, deadline, wakeup)
-        connection.peer = peer.id
         try:
-            return _greet(view, me, peer, connection, deadline, wakeup)
+            return _greet(view, me, peer, key, deadline, wakeup)
         except Refused as refused:
-            connection.close()
             if refused.reason != _OTHER_VIEW or deadline.passed():
                 raise
+            said = refused
             wait(wakeup.fileno(), READABLE, Deadline.after(_AGAIN), wakeup)
-        except BaseException:
-            connection.close()
-            raise
+        except PeerTimeout as late:
+            if said is None:
+                raise
+            raise said from late
 
 
-def _greet(view: View, me: str, peer: Member, connection: Connection, deadline: Deadline, wakeup: Wakeup) -> Connection:
-    connection.send(Hello(view.number, me), deadline=deadline)
-    answer = connection.receive(deadline, wake=wakeup)
-    if isinstance(answer, Refuse):
-        raise Refused(answer.reason, f"{peer.id} refused {me}: {answer.text}")
-    if answer != Welcome(view.number, peer.id):
-        raise BadFrame(f"{peer.id} answered {me}'s hello with {answer}")
+def _greet(view: View, me: str, peer: Member, key: RunKey, deadline: Deadline, wakeup: Wakeup) -> Connection:
+    connection = connect(peer.address, key, CODEC, deadline, wakeup)
+    connection.peer = peer.id
+    try:
+        connection.send(Hello(view.number, me), deadline=deadline)
+        answer = connection.receive(deadline, wake=wakeup)
+        if isinstance(answer, Refuse):
+            raise Refused(answer.reason, f"{peer.id} refused {me}: {answer.text}")
+        if answer != Welcome(view.number, peer.id):
+            raise BadFrame(f"{peer.id} answered {me}'s hello with {answer}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

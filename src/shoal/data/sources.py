@@ -363,6 +363,7 @@ class Stream(AbstractSource):
         self._goes_on = goes_on  # with `steps_per_epoch`, an epoch goes on where the last one stopped
         self._keeps = keeps  # all batches of an epoch: it can't be read again if the epoch is begun again
         self._kept: dict[int, Rows | None] = {}
+        self._peeked: bytes | None = None
         self._spec: Spec | None = None
         self._iterator: Iterator[Rows] | None = None
         self._read = 0  # batches that this worker's own iterator has given
@@ -377,9 +378,11 @@ class Stream(AbstractSource):
         return self._steps
 
     def peek(self) -> bytes:
-        """For the chief: what its batches look like. Reads the first and keeps it."""
-        first = self._first()
-        return msgspec.json.encode(Spec.of(*first) if first else None)
+        """For the chief: what its batches look like. Reads the first, once, and keeps it."""
+        if self._peeked is None:
+            first = self._first()
+            self._peeked = msgspec.json.encode(Spec.of(*first) if first else None)
+        return self._peeked
 
     def know(self, peeked: bytes) -> None:
         """What the chief saw."""
@@ -407,10 +410,12 @@ class Stream(AbstractSource):
         if place.rank != 0:
             header, rows = place.scatter(self._what, None)
             return self._taken(step, int.from_bytes(header[1:], "little"), header[:1], split, place, rows)
-        batch, anew = self._find(number), b"\0"
+        batch = self._find(number)
         if batch is None and self._goes_on and step == 0:
             self._start_anew()  # used up: the next epoch starts it again
-            batch, anew = self._find(0), b"\1"
+            batch = self._find(0)
+        # Said in every step: one in which others would have heard that it was started anew may not have counted.
+        anew = b"\1" if self._epoch_used == 0 else b"\0"
         if batch is None:
             place.scatter(self._what, [[] for _ in range(place.size)], b"\0" + (0).to_bytes(8, "little"))
             return None
@@ -428,6 +433,9 @@ class Stream(AbstractSource):
 
     def go_to(self, place: int) -> None:
         self._used = place
+
+    def end(self) -> None:
+        self._epoch_used = self._used  # the place where the next one begins
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -459,6 +467,7 @@ class Stream(AbstractSource):
             self._read += 1
             if batch is None:
                 break
+        assert self._batch[0] <= number, f"batch {number} was asked for, {self._batch[0]} has been read"
         return self._batch[1]
 
     def _ahead(self) -> Future[Rows | None]:

@@ -20,23 +20,28 @@ from shoal.hook.run import Run
 _KEPT = 512 << 10  # bytes of predictions that are kept
 
 
-def counted(run: Run, live: Callable[[int], Any], write: Callable[[Any], bytes], read: Callable[[bytes], Any]) -> Any:
-    """One call of the script, done (`live`, with its number) or, for a late worker, read from what is kept of it."""
+def counted(
+    run: Run,
+    live: Callable[[int], Any],
+    write: Callable[[Any], bytes],
+    read: Callable[[bytes], Any],
+    waits: bool = True,
+) -> Any:
+    """One call of the script: done (`live`, with its number), or read from what is kept of it.
+
+    `waits`: a late worker waits until it is over for the others. In a fit it may be let in instead.
+    """
     call = run.begin_call()
     returned = None
     try:
-        if run.company.is_late and read is not live_only:
-            return read(run.replay(call))
+        returned = run.replays(call, waits)
+        if returned is not None:
+            return read(returned)
         value = live(call)
         returned = write(value)
         return value
     finally:
         run.end_call(call, returned)
-
-
-def live_only(kept: bytes) -> Any:
-    """For fit, which replays itself: a late worker may be let in while it is going on."""
-    raise AssertionError("fit replays itself")
 
 
 def encode_plain(value: Any) -> bytes:

@@ -19,7 +19,7 @@ import msgspec
 
 from shoal.collectives.group import AbstractGroup, Company, Result
 from shoal.data.sources import AbstractSource, Split, Taken
-from shoal.errors import UsageError
+from shoal.errors import Diverged, UsageError
 from shoal.hook import feeds
 from shoal.hook.callback_state import capture, restore
 from shoal.hook.calls import encode_plain
@@ -29,6 +29,7 @@ from shoal.hook.engines import engine_for
 from shoal.hook.evaluate import Evaluation
 from shoal.hook.model_state import fingerprint, share_chiefs_state
 from shoal.hook.run import Run
+from shoal.hook.saving import Saver, cannot_resume, resume
 from shoal.strategies.allreduce import AllReduce, Reduction, Shared, check_batch
 from shoal.strategies.balance import Balance, suggest_pieces
 from shoal.strategies.notes import Note, newcomers, stopped
@@ -120,7 +121,9 @@ class Position(msgspec.Struct):
     pieces: int = 1
     balance: Balance = Balance()
     stream: int = 0  # batches of a stream that are used up
+    call: int = 0  # the number of this fit among the script's calls
     calls: int = 0  # that the script has made, this one included
+    trained: int = 0  # steps of the whole run, over all fits
     stop: bool = False
     logs: dict[str, Any] = {}
 
@@ -152,9 +155,11 @@ class Training:
         self._call = call
         self._fixed_pieces = fixed
         self._reduction = Reduction(run.company, shape.schema, pieces, "fit", on_reopen=engine.release)
-        self._at = Position(seed=seed)
+        self._at = Position(seed=seed, trained=run.trained)
         self._remembered: tuple[bytes, list[Array]] | None = None  # what another worker's callbacks remember
         self._newcomers: tuple[str, ...] = ()  # to be let in before the next step
+        self._saver = Saver(run.saving, run.me, model, engine) if run.saving is not None else None
+        self._save_next = False
         self._callbacks = callback_list(
             self._model,
             arguments.callbacks,
@@ -176,11 +181,14 @@ class Training:
                 return self._over_already(over)
         else:
             self._agree_on_start(model._initial_epoch or arguments.initial_epoch)
+            self._resume()
         while self._at.epoch < arguments.epochs:
             self._epoch(self._at.epoch)
             if model.stop_training:
                 break
         at = self._at
+        self._save_last()
+        self._run.trained = at.trained
         if isinstance(model.optimizer, keras.optimizers.Optimizer) and arguments.epochs > 0:
             model.optimizer.finalize_variable_values(model.trainable_weights)
         self._callbacks.on_train_end(at.logs)
@@ -189,6 +197,8 @@ class Training:
     def close(self) -> None:
         self._engine.release()
         self._reduction.close()
+        if self._saver is not None:
+            self._saver.close()
         if self._validation is not None:
             self._validation.close()
 
@@ -198,7 +208,7 @@ class Training:
         """Everything that a worker needs to go on from here, between two steps."""
         at = self._at
         at.stop = bool(self._model.stop_training)
-        at.calls = self._run.calls
+        at.call, at.calls = self._call, self._run.calls
         at.pieces, at.balance = self._reduction.pieces, self._reduction.balance
         at.stream = self._source.place_in_stream(at.step)
         self._engine.settle()
@@ -217,6 +227,32 @@ class Training:
         self._reduction.pieces, self._reduction.balance = at.pieces, at.balance
         self._source.go_to(at.stream)
         self._remembered = (given.values[1], given.arrays[count:])
+
+    def _resume(self) -> None:
+        """Go to where a checkpoint was taken, if it was taken in this fit."""
+        resumed = self._run.resumes(self._call)
+        if resumed is None:
+            return
+        self._run.say(f"resuming from {resumed}")
+        try:
+            self.take(resume(self._run.company, resumed))
+        except Diverged as error:
+            raise cannot_resume(resumed, error) from error
+
+    def _save(self) -> None:
+        """Between two steps: begin a checkpoint."""
+        assert self._saver is not None
+        self._save_next = False
+        company = self._run.company
+        self._run.say("copying for a checkpoint", self._at.total)
+        self._saver.begin(self._at.trained, company.view, company.members, self.give(), self._call, self._run.returned)
+
+    def _save_last(self) -> None:
+        """The fit is over: its end is worth a checkpoint, on disk before the script goes on."""
+        if self._saver is not None:
+            self._saver.finish(self._run.company, self._run.is_chief)
+            self._save()
+            self._saver.finish(self._run.company, self._run.is_chief)
 
     def _over_already(self, returned: bytes) -> Any:
         """The others finished this fit before this worker could be let in."""
@@ -272,12 +308,17 @@ class Training:
         engine, at = self._engine, self._at
         if self._source.is_over(at.step):
             return None
+        if self._save_next:
+            self._save()
         task = _StepTask(self._run, engine, self._source, at, self._note)
         name = f"fit epoch {epoch} step {at.step}"
         exchanged = self._reduction.step(name, task, keeper=self, admit=self._newcomers)
         if exchanged is None:
             return None
         self._newcomers = newcomers(exchanged.notes)
+        if self._saver is not None:
+            self._saver.hear(exchanged.shared.members, exchanged.notes, self._run.is_chief)
+            self._save_next = any(note.checkpoint for note in exchanged.notes)
         if stopped(exchanged.notes):
             self._model.stop_training = True
             return None
@@ -292,6 +333,7 @@ class Training:
             engine.put_seeds_back()
         at.step += 1
         at.total += 1
+        at.trained += 1
         self._run.say("running callbacks", at.total)
         self._run.count(exchanged.shared.size)
         self._consider_pieces(exchanged.shared)
@@ -318,6 +360,8 @@ class Training:
             seconds=seconds,
             weights=fingerprint(self._engine) if due and not stop else None,
             candidates=self._run.candidates(self._call),
+            checkpoint=self._saver is not None and self._run.is_chief and self._saver.is_due(at.trained + 1),
+            part=self._saver.word() if self._saver is not None else None,
         )
 
     def _tell_stop(self, epoch: int) -> None:

@@ -9,15 +9,16 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
 
 from shoal.errors import CannotDistribute
 from shoal.hook import engines, feeds
-from shoal.hook.calls import counted, decode_plain, decode_predictions, encode_plain, encode_predictions, live_only
+from shoal.hook.calls import counted, decode_plain, decode_predictions, encode_plain, encode_predictions
 from shoal.hook.evaluate import evaluate
-from shoal.hook.fit import FitArguments, fit, returned_by_fit
+from shoal.hook.fit import FitArguments, fit, history_of, returned_by_fit
 from shoal.hook.predict import predict
 from shoal.hook.run import Run
 from shoal.strategies.allreduce import AllReduce, entered
@@ -76,7 +77,11 @@ def _fit(run: Run, original: Any) -> Any:
             return original(self, **_with_reporter(run, given))
         arguments = FitArguments(**given)
         history = counted(
-            run, lambda call: fit(run, _strategy_of(self), self, arguments, call), returned_by_fit, live_only
+            run,
+            lambda call: fit(run, _strategy_of(self), self, arguments, call),
+            returned_by_fit,
+            partial(history_of, self),
+            waits=False,
         )
         run.rest()  # not after an error, whose report tells what was going on
         return history

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 from shoal.collectives.group import Company
+from shoal.config import Saving
 
 
 class Run(Protocol):
     """The run, as one of its workers sees it."""
+
+    @property
+    def me(self) -> str:
+        """This worker's id."""
+
+    @property
+    def saving(self) -> Saving | None:
+        """Where and how often checkpoints are written, if at all."""
+
+    def resumes(self, call: int) -> Path | None:
+        """The checkpoint to go on from, if it was taken in this call."""
+
+    @property
+    def returned(self) -> Mapping[int, bytes]:
+        """What the script's calls so far returned."""
+
+    trained: int  # steps of the whole run so far
 
     @property
     def workers(self) -> int:
@@ -39,8 +59,10 @@ class Run(Protocol):
     def end_call(self, call: int, result: bytes | None) -> None:
         """A call is over; what it returned is kept for workers that come late. None: it raised."""
 
-    def replay(self, call: int) -> bytes:
-        """For a worker that came late: what a call returned to the others. Waits until it is over for them."""
+    def replays(self, call: int, waits: bool) -> bytes | None:
+        """What a call returned that is over already: before the checkpoint that this run goes on from, or, for a worker
+        that came late, for the others; if it `waits`, until it is. None: the call is to be done.
+        """
 
     def unpack(self, kept: bytes) -> bytes:
         """The result in what was kept of a call."""

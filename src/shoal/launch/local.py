@@ -42,6 +42,7 @@ _HEARD_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FOLLOW_EVERY = 0.1  # seconds between two looks at the logs under --verbose
 _WATCH_EVERY = 1.0  # seconds between two looks at the coordinator
 _COORDINATOR_LEAVES = 5.0  # seconds that it gets when it is no longer needed
+_COORDINATOR_RESTARTS = 10  # within an hour; more would hide that something is wrong with this machine
 _HOUR = 3600.0
 _NOT_REPLACED = (0, ENDED, INTERRUPTED)  # exit codes of workers that left on purpose
 _CHILDREN_LEAVE = 1.0  # seconds that the children of ended workers get
@@ -86,7 +87,10 @@ class _Launcher:
             stack.callback(self._selector.close)
             self._signals = stack.enter_context(_signals_as_bytes())
             self._selector.register(self._signals, selectors.EVENT_READ, self._hear_signals)
-            self._coordinator = self._start_coordinator(folder, environ)
+            self._environ = environ
+            self._lasts = plan.config.least is not None
+            self._coordinators: list[float] = []  # when one was started anew
+            self._start_coordinator()
             stack.callback(self._end_coordinator)
             stack.callback(self._end_workers)
             self._terminal = tuple(os.dup(stream) for stream in (1, 2))  # for a worker that becomes the chief
@@ -119,12 +123,13 @@ class _Launcher:
 
     # Starting ---------------------------------------------------------------------------------------
 
-    def _start_coordinator(self, folder: Path, environ: Mapping[str, str]) -> Process:
-        with logs.path_of(self._logs, "coordinator").open("wb") as log:
+    def _start_coordinator(self) -> None:
+        self._coordinator_ran = time.monotonic()
+        with logs.path_of(self._logs, "coordinator").open("ab") as log:
             process = Process(
                 "shoal.cluster.coordinator",
-                [str(folder)],
-                environ,
+                [str(self._folder)],
+                self._environ,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -133,7 +138,20 @@ class _Launcher:
         assert process.stdout is not None
         self._leash = Leash(process.stdout.fileno(), process.stdin.fileno())
         self._selector.register(self._leash, selectors.EVENT_READ, self._hear_coordinator)
-        return process
+        self._coordinator = process
+
+    def _restart_coordinator(self, how: str) -> None:
+        """Training goes on without it; it comes back knowing what it had written down, and hears who is alive."""
+        now = time.monotonic()
+        self._coordinators = [*(at for at in self._coordinators if now - at < _HOUR), now]
+        text = f"the coordinator (pid {self._coordinator.pid}) {how}; starting it again, training goes on"
+        print(f"shoal: {text}", file=sys.stderr, flush=True)
+        self._coordinator.release()
+        self._start_coordinator()
+        for id, worker in self._workers.items():
+            self._leash.send(Spawned(id, worker.pid))
+            if (code := worker.look()) is not None:
+                self._leash.send(Reaped(id, code))
 
     def _start_worker(self, id: str, plan: WorkerPlan) -> None:
         cores = ",".join(map(str, plan.cores)) or "-"
@@ -188,6 +206,9 @@ class _Launcher:
             if self._end is None:
                 self._coordinator.wait(_COORDINATOR_LEAVES)
                 how = ending(self._coordinator.look() or 0)
+                if self._lasts and len(self._coordinators) < _COORDINATOR_RESTARTS and not self._interrupts:
+                    self._restart_coordinator(how)
+                    return
                 log = logs.path_of(self._logs, "coordinator")
                 reason = f"the coordinator (pid {self._coordinator.pid}) {how}; its log is {log}"
                 self._finish(End(ok=False, code=1, reason=reason))
@@ -200,6 +221,10 @@ class _Launcher:
             self._coordinator_ran = now
         elif self._end is None and now - self._coordinator_ran > self._silence:
             stopped = f"has been stopped for {now - self._coordinator_ran:.1f} s"
+            if self._lasts:
+                self._coordinator_ran = now
+                self._coordinator.kill_group()  # its leash tells; another is started
+                return
             reason = f"the coordinator (pid {self._coordinator.pid}) {stopped} (deadline {self._silence:.1f} s)"
             self._finish(End(ok=False, code=1, reason=reason))
 

@@ -14,8 +14,11 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import cast
 
-from shoal.config import BACKENDS, STRATEGIES, TRANSPORTS, Backend, Deadlines, RunConfig, Transport
-from shoal.errors import UsageError
+from shoal.checkpoint.drafts import checkpoints
+from shoal.checkpoint.read import newest_whole, verify
+from shoal.checkpoint.schedule import parse
+from shoal.config import BACKENDS, STRATEGIES, TRANSPORTS, Backend, Deadlines, RunConfig, Saving, Transport
+from shoal.errors import BadCheckpoint, UsageError
 from shoal.launch import environment
 
 # Keras's own default comes first.
@@ -33,6 +36,10 @@ class Request:
     fail_fast: bool = False
     max_restarts: int = 3
     standby: int = 0
+    checkpoint: str | None = None
+    checkpoint_every: str = "5m"
+    keep: int = 3
+    resume: str | None = None
     arguments: tuple[str, ...] = ()
     is_module: bool = False
     backend: str | None = None
@@ -90,6 +97,8 @@ def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ..
         address=f"tcp:{request.address}" if request.address else None,
         deadlines=_deadlines(request.timeout),
         check_every=request.check_every,
+        saving=_saving(request, run),
+        resume=_resume(request),
         seed=seed,
         verbose=request.verbose,
         logs=str(Path(request.logs).absolute() if request.logs else _default_logs(environ) / run),
@@ -133,6 +142,46 @@ def _check_counts(request: Request) -> None:
             f"--pieces {request.pieces} is too few for {request.workers} workers: each computes at least one "
             f"piece of a batch. Use --pieces {request.workers} or more, or fewer workers."
         )
+
+
+def _saving(request: Request, run: str) -> Saving | None:
+    """Where checkpoints go. Not among another training's: the newest of those might be taken for this one's."""
+    parse(request.checkpoint_every)
+    if request.keep < 1:
+        raise UsageError(f"--keep {request.keep}: expected at least 1 checkpoint.")
+    if request.checkpoint is None:
+        return None
+    folder = Path(request.checkpoint).absolute()
+    if request.resume is None and checkpoints(folder):
+        raise UsageError(
+            f"{folder} holds checkpoints already. Go on from them with --resume auto, or name another folder."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"can't make {folder} for checkpoints: {error.strerror}") from error
+    return Saving(str(folder), request.checkpoint_every, request.keep, run)
+
+
+def _resume(request: Request) -> str | None:
+    """The checkpoint to go on from. What is torn is passed over, and named."""
+    if request.resume is None:
+        return None
+    if request.resume != "auto":
+        path = Path(request.resume).absolute()
+        try:
+            verify(path)
+        except BadCheckpoint as error:
+            raise UsageError(f"can't resume: {error}") from error
+        return str(path)
+    if request.checkpoint is None:
+        raise UsageError("--resume auto looks for the newest checkpoint in the folder of --checkpoint: name one.")
+    found, skipped = newest_whole(Path(request.checkpoint).absolute())
+    for path, why in skipped:
+        print(f"shoal: {path} is passed over: {why}", file=sys.stderr)
+    start = f"going on from {found}" if found else "there is no checkpoint yet, starting from the beginning"
+    print(f"shoal: {start}", file=sys.stderr)
+    return str(found) if found else None
 
 
 def _check_one_of(what: str, value: str, known: tuple[str, ...]) -> None:

@@ -14,6 +14,16 @@ import msgspec
 from shoal.errors import Diverged
 
 
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """What became of a worker's part of a checkpoint."""
+
+    step: int
+    name: str = ""
+    nbytes: int = 0
+    digest: str = ""
+    why: str = ""  # it failed
+
+
 class Note(msgspec.Struct, frozen=True, array_like=True):
     """What a worker says about its part of a step."""
 
@@ -22,6 +32,9 @@ class Note(msgspec.Struct, frozen=True, array_like=True):
     seconds: float = 0.0  # that its pieces took
     weights: int | None = None  # fingerprint of its weights before this step
     candidates: tuple[str, ...] = ()  # newcomers that it has heard of
+    checkpoint: bool = False  # one is due after this step
+    part: Part | None = None  # of the last checkpoint
+    leaves: bool = False  # it gives up its seat after this step
 
 
 _encoder = msgspec.msgpack.Encoder()

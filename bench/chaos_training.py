@@ -1,0 +1,223 @@
+"""A small training that writes down every step it commits; what `chaos.py` disturbs: `chaos_training.py OUT [options]`.
+
+Every worker appends its commits to OUT/<worker>.ledger. One metric counts how often each sample has counted in its
+epoch: it travels with the gradients, so a sample that is lost or doubled shows in the history and in the weights. At
+the end every worker that took part writes OUT/<worker>.json.
+
+A file OUT/pace, if there is one, says how many seconds to rest after each step. While it is not zero, every change of
+what a worker says it does takes a few milliseconds too, so that each phase of a step can be hit from outside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+import shoal.session
+
+LINGER = 0.004  # seconds, at most
+BETWEEN_FITS = "between two fits"
+SAVING = "saving the model"
+
+
+def worker() -> str:
+    seat = shoal.session.current().seat
+    return seat.member.id if seat is not None else "worker-0"
+
+
+class Pace:
+    """How slowly to go, as the disturber says."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rng = random.Random(os.getpid())
+
+    def now(self) -> float:
+        try:
+            return float(self._path.read_text())
+        except (OSError, ValueError):
+            return 0.0  # not there, or being written
+
+    def rest(self) -> None:
+        time.sleep(self.now())
+
+    def linger(self) -> None:
+        if self.now():
+            time.sleep(self._rng.uniform(0, LINGER))
+
+
+def say_slowly(pace: Pace) -> None:
+    """Every phase that is said lasts a moment."""
+    session = shoal.session.Session
+    say = session.say
+
+    def slowly(self: Any, doing: str, step: int | None = None) -> None:
+        say(self, doing, step)
+        pace.linger()
+
+    session.say = slowly  # type: ignore[method-assign]
+
+
+class Ledger(keras.callbacks.Callback):
+    """Writes down what was committed, at once and whole: a line survives the death of its writer."""
+
+    def __init__(self, fit: int, pace: Pace, lines: int, raises: Raises) -> None:
+        super().__init__()
+        self.fit = fit
+        self.epoch = 0
+        self._pace = pace
+        # In a list: an attribute that is a number would be taken over from another worker.
+        self._lines = (object(), lines)
+        self._raises = raises
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        line = [time.monotonic(), self.fit, self.epoch, batch, float(logs["loss"]).hex()]
+        os.write(self._lines[1], f"{json.dumps(line)}\n".encode())
+        self._raises.at(self.fit, self.epoch, batch)
+        self._pace.rest()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        line = {"fit": self.fit, "epoch": epoch, "logs": {name: float(value).hex() for name, value in logs.items()}}
+        os.write(self._lines[1], f"{json.dumps(line)}\n".encode())
+
+
+class Raises:
+    """An error in the script, on one worker or on all."""
+
+    def __init__(self, who: str | None, fit: int, epoch: int, batch: int) -> None:
+        self._who = who
+        self._when = (fit, epoch, batch)
+
+    def at(self, *when: int) -> None:
+        if when == self._when and self._who in (worker(), "all"):
+            raise ArithmeticError("the numbers do not add up")
+
+
+class Counted(keras.metrics.Metric):
+    """How often each sample counted; its result is the furthest from once."""
+
+    def __init__(self, samples: int, name: str = "miscounted") -> None:
+        super().__init__(name=name)
+        self.samples = samples
+        self.counts = self.add_variable((samples,), "zeros", name="counts")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        ids = ops.cast(y_true[:, 1], "int32")
+        self.counts.assign_add(ops.sum(ops.one_hot(ids, self.samples, dtype="float32"), axis=0))
+
+    def result(self) -> Any:
+        return ops.max(ops.abs(self.counts - 1.0))
+
+    def get_config(self) -> dict[str, Any]:
+        return {"samples": self.samples, "name": self.name}
+
+
+@keras.saving.register_keras_serializable("chaos")
+class SlowToSave(keras.layers.Dense):
+    """So that a save can be hit in the middle."""
+
+    def save_own_variables(self, store: Any) -> None:
+        super().save_own_variables(store)
+        if Path(os.environ.get("CHAOS_SLOW_SAVE", "/nowhere")).exists():
+            time.sleep(0.3)
+
+
+@keras.saving.register_keras_serializable("chaos")
+def squared_error(y_true: Any, y_pred: Any) -> Any:
+    return ops.mean(ops.square(y_pred - y_true[:, :1]), axis=-1)
+
+
+def data(samples: int) -> tuple[np.ndarray, np.ndarray]:
+    """The second column of the targets is the sample's number."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(samples, 8)).astype("float32")
+    y = np.stack([np.sin(x[:, 0] * x[:, 1]), np.arange(samples)], axis=1).astype("float32")
+    return x, y
+
+
+def make_model(samples: int) -> keras.Model:
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.Input((8,)), keras.layers.Dense(16, "tanh"), keras.layers.Dropout(0.2), SlowToSave(1)]
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.Adam(0.01), squared_error, metrics=[Counted(samples)])
+    return model
+
+
+def weights_hash(model: keras.Model) -> str:
+    """Of weights, optimizer and random numbers."""
+    digest = hashlib.sha256()
+    for variable in [*model.variables, *model.optimizer.variables]:
+        digest.update(np.ascontiguousarray(ops.convert_to_numpy(variable)).tobytes())
+    return digest.hexdigest()
+
+
+def many_callbacks(out: Path) -> list[Any]:
+    return [
+        keras.callbacks.EarlyStopping("val_loss", patience=50, restore_best_weights=False),
+        keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.7, patience=0, min_delta=0.01),
+        keras.callbacks.CSVLogger(str(out / "log.csv")),
+        keras.callbacks.ModelCheckpoint(str(out / "best.keras"), "val_loss", save_best_only=True),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--fits", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=30, help="per epoch")
+    parser.add_argument("--batch", type=int, default=12)
+    parser.add_argument("--validate", action="store_true")
+    parser.add_argument("--callbacks", action="store_true")
+    parser.add_argument("--save", action="store_true")
+    parser.add_argument("--raise-on", default=None, help="a worker, or all")
+    parser.add_argument("--raise-at", type=int, nargs=3, default=(0, 0, 0), metavar="N", help="fit, epoch, batch")
+    options = parser.parse_args()
+    out: Path = options.out
+    out.mkdir(exist_ok=True)
+    pace = Pace(out / "pace")
+    say_slowly(pace)
+    run = shoal.session.current()
+    lines = os.open(out / f"{worker()}.ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    samples = options.batch * options.steps - 5  # the last batch is smaller
+    x, y = data(samples)
+    model = make_model(samples)
+    raises = Raises(options.raise_on, *options.raise_at)
+    histories = []
+    for number in range(options.fits):
+        if number:
+            run.say(BETWEEN_FITS)
+            time.sleep(0.2 if pace.now() else 0)
+        callbacks = [Ledger(number, pace, lines, raises), *(many_callbacks(out) if options.callbacks else ())]
+        held_out = (x, y) if options.validate else None
+        shown = {"verbose": 0, "callbacks": callbacks, "validation_data": held_out}
+        history = model.fit(x, y, batch_size=options.batch, epochs=options.epochs, **shown)
+        histories.append(history.history)
+    told = {"history": histories, "evaluated": model.evaluate(x, y, batch_size=options.batch, verbose=0)}
+    told["predicted"] = hashlib.sha256(model.predict(x, batch_size=64, verbose=0).tobytes()).hexdigest()
+    if options.save:
+        run.say(SAVING)
+        model.save(out / "model.keras")
+        loaded = keras.models.load_model(out / "model.keras", custom_objects={"Counted": Counted})
+        told["saved"] = all(np.array_equal(a, b) for a, b in zip(model.get_weights(), loaded.get_weights(), strict=True))
+    if not run.company.is_late:  # one that came when the last fit was over has the results, not the weights
+        told["weights"] = weights_hash(model)
+        draft = out / f".{worker()}"
+        draft.write_text(json.dumps(told))
+        draft.replace(out / f"{worker()}.json")
+
+
+main()
