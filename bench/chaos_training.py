@@ -212,7 +212,9 @@ def main() -> None:
         run.say(SAVING)
         model.save(out / "model.keras")
         loaded = keras.models.load_model(out / "model.keras", custom_objects={"Counted": Counted})
-        told["saved"] = all(np.array_equal(a, b) for a, b in zip(model.get_weights(), loaded.get_weights(), strict=True))
+        told["saved"] = all(
+            np.array_equal(a, b) for a, b in zip(model.get_weights(), loaded.get_weights(), strict=True)
+        )
     if not run.company.is_late:  # one that came when the last fit was over has the results, not the weights
         told["weights"] = weights_hash(model)
         draft = out / f".{worker()}"

@@ -10,6 +10,7 @@ import platform
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
@@ -23,6 +24,7 @@ from shoal.cluster.member import Seat
 from shoal.cluster.view import Member, View
 from shoal.collectives.group import AbstractGroup, Alone, Company, form
 from shoal.config import CHECK_EVERY, RunConfig, Saving
+from shoal.errors import RunEnded
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 from shoal.wire.slate import Slate
@@ -146,6 +148,22 @@ class Session:
 
     def resumes(self, call: int) -> Path | None:
         return self._resumed.path if self._resumed is not None and self._resumed.call == call else None
+
+    @property
+    def drains(self) -> bool:
+        return self.seat is not None and self.seat.drain is not None
+
+    def leave(self) -> NoReturn:
+        assert self.seat is not None
+        self.seat.leave()
+        raise RunEnded(f"it has left the run: {self.seat.drain}")
+
+    def drain(self, why: str) -> None:
+        """Leave after the step that is going on, if there is one; otherwise at once. For signal handlers."""
+        assert self.seat is not None
+        self.seat.drain = why
+        if self._depth == 0:
+            self.leave()
 
     @property
     def saving(self) -> Saving | None:

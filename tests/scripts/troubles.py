@@ -83,9 +83,9 @@ def nothing() -> None:
     )
     models.compile_for_classes(model, "sgd").fit(x[order], y[order], verbose=0)
     words = [f"word {i}" for i in range(50)]
-    told = shoal.session.current().group().gather("what all must agree on", "".join(set(words)).encode())
+    told = shoal.session.current().company.gather("what all must agree on", "".join(set(words)).encode()).values
     assert told[0] == told[1]
-    told = shoal.session.current().group().gather("the weights", models.weights_hash(model).encode())
+    told = shoal.session.current().company.gather("the weights", models.weights_hash(model).encode()).values
     assert told[0] == told[1]
 
 

@@ -800,9 +800,9 @@ class Watcher:
         me = script.process.name
         self.check(at.fit == name, f"{me} is at the fit {name} and was told about {at.fit}")
         self.same(script, f"state {at.fit} {at.epoch} {at.step}", (msgspec.structs.astuple(at), script.weights))
-        done = len(self._committed)
-        weights = self._committed[-1][3] if done else FIRST_WEIGHTS
-        self.check(script.weights == weights, f"{me} was told other weights than those after step {done}")
+        before = sum(fit == "first" for fit, *_ in self.expected) if name == "second" else 0
+        weights = self.expected[before + at.total - 1][3] if before + at.total else FIRST_WEIGHTS
+        self.check(script.weights == weights, f"{me} was told other weights than those at {at}")
 
     def returned(self, script: Script, what: str, value: object) -> None:
         """Calls return the same to all, also to those who were not there."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from shoal.cli import checkpoint, run, status
+from shoal.cli import checkpoint, drain, run, status
 from shoal.errors import UsageError
 
 __all__ = ["main"]
@@ -35,3 +35,5 @@ def main() -> None:
 main.add_command(run.run)
 main.add_command(status.status)
 main.add_command(checkpoint.checkpoint)
+main.add_command(drain.drain)
+main.add_command(drain.scale)

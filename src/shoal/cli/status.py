@@ -8,25 +8,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shoal.clock import Deadline
-from shoal.cluster import folders, meeting
-from shoal.cluster.messages import FROM_COORDINATOR, StatusReply, StatusRequest
+from shoal.cli.asking import ask, living
+from shoal.cluster.messages import StatusReply, StatusRequest
 from shoal.errors import WireError
-from shoal.wire.connection import connect
-from shoal.wire.keys import RunKey
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-_ANSWER_WITHIN = 2.0  # seconds
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="The same facts for programs.")
 def status(as_json: bool) -> None:
     """Show the runs on this machine: members, steps, samples per second."""
-    living = [folder for folder in folders.runs(folders.home(os.environ)) if folders.is_alive(folder)]
-    replies = {folder.name: _ask(folder) for folder in living}
+    replies = {folder.name: _ask(folder) for folder in living(os.environ)}
     if as_json:
         _print_json(replies)
     else:
@@ -35,15 +29,8 @@ def status(as_json: bool) -> None:
 
 def _ask(folder: Path) -> StatusReply | str:
     """What the run's coordinator says, or why it says nothing."""
-    deadline = Deadline.after(_ANSWER_WITHIN)
     try:
-        address = meeting.find(folder, deadline)
-        connection = connect(address, RunKey.load(folder / "key"), FROM_COORDINATOR, deadline)
-        try:
-            connection.send(StatusRequest(), deadline=deadline)
-            reply = connection.receive(deadline)
-        finally:
-            connection.close()
+        reply = ask(folder, StatusRequest())
     except (WireError, OSError) as error:
         return f"does not answer: {error}"
     return reply if isinstance(reply, StatusReply) else f"answers with {type(reply).__name__}"

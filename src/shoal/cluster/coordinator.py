@@ -42,10 +42,11 @@ from shoal.cluster.events import (
     Started,
     Tell,
     Tick,
+    Want,
 )
 from shoal.cluster.evidence import look_at
-from shoal.cluster.leash import Abandoned, Interrupt, Leash, Reaped, Released, Spawned, Told
-from shoal.cluster.membership import Membership, Record
+from shoal.cluster.leash import Abandoned, Interrupt, Leash, Reaped, Released, Spawned, Told, Wanted
+from shoal.cluster.membership import LEAVING, Membership, Record
 from shoal.cluster.messages import TO_COORDINATOR
 from shoal.cluster.view import Member
 from shoal.config import RunConfig
@@ -78,6 +79,7 @@ class Coordinator:
             else Membership(config, self._me, clock.now())
         )
         self._written = record
+        self._saves = config.saving is not None
         self._events: deque[Event] = deque()
         self._links: dict[int, Connection] = {}
         self._numbers = itertools.count(1)
@@ -143,7 +145,7 @@ class Coordinator:
             messages = self._leash.receive()
         except EOFError:
             self._selector.unregister(self._leash)
-            self._leave_at = self._clock.now() + GRACE
+            self._leave_at = self._clock.now() + (LEAVING if self._saves else GRACE)
             self._events.append(Interrupted("the launcher is gone", 1))
             return
         for message in messages:
@@ -191,6 +193,8 @@ class Coordinator:
                         self._close(link)
                     case Fence(member):
                         self._end_process(member)
+                    case Want(workers):
+                        self._leash.send(Wanted(workers))
                     case Report(text):
                         print(text, file=sys.stderr, flush=True)
                         self._leash.send(Told(text))

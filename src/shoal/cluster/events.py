@@ -112,6 +112,13 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
+class Want:
+    """Start so many more workers."""
+
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Tell the user."""
 
@@ -125,4 +132,4 @@ class Over:
     end: End
 
 
-Decision = Tell | HangUp | Fence | Report | Over
+Decision = Tell | HangUp | Fence | Want | Report | Over

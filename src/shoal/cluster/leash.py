@@ -29,6 +29,12 @@ class Abandoned(Message, frozen=True):
     member: str
 
 
+class Wanted(Message, frozen=True):
+    """Coordinator -> launcher: start so many more workers."""
+
+    workers: int
+
+
 class Told(Message, frozen=True):
     """Coordinator -> launcher: show this to the user."""
 
@@ -61,7 +67,9 @@ class Leash:
         self._write_fd = write_fd
         self._partial = b""
         self._encode = msgspec.json.Encoder().encode
-        self._decode = msgspec.json.Decoder(Spawned | Reaped | Abandoned | Released | Interrupt | Told | End).decode
+        self._decode = msgspec.json.Decoder(
+            Spawned | Reaped | Abandoned | Released | Interrupt | Told | Wanted | End
+        ).decode
 
     def fileno(self) -> int:
         """Readable when `receive` has something to do."""

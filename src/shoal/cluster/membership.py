@@ -38,15 +38,19 @@ from shoal.cluster.events import (
     Started,
     Tell,
     Tick,
+    Want,
 )
 from shoal.cluster.messages import (
     Admit,
+    Answer,
     Beat,
     Candidate,
     Candidates,
     Complaint,
     Decline,
     Done,
+    Drain,
+    DrainRequest,
     End,
     Failed,
     Finished,
@@ -57,6 +61,7 @@ from shoal.cluster.messages import (
     Ready,
     Reason,
     Refuse,
+    ScaleRequest,
     StatusReply,
     StatusRequest,
     ViewChange,
@@ -82,6 +87,7 @@ from shoal.wire.messages import Message
 GATHERING = 0.3  # seconds from the first trouble to the verdict
 COMPLAINTS = 3  # about one member within so many seconds: it is lost, whatever it says itself
 COMPLAINED_WITHIN = 60.0
+LEAVING = 60.0  # seconds that workers get to write a last checkpoint when the run is interrupted
 UNWATCHED = 1.0  # a longer gap between two Ticks means that the coordinator itself was held up
 
 
@@ -148,6 +154,8 @@ class Membership:
         self._noticed: dict[str, float] = {}  # troubled member -> when; in order
         self._reported: set[str] = set()
         self._offered: tuple[Candidate, ...] = ()
+        self._interrupted: End | None = None  # the run ends when its workers have written a last checkpoint
+        self._finish_at = 0.0
         self._renew_at: float | None = None  # when members that can't reach each other get a fresh view
 
     @classmethod
@@ -187,6 +195,8 @@ class Membership:
         match event:
             case Said(link, StatusRequest()):
                 return [Tell((link,), self.status(now)), HangUp(link)]
+            case Said(link, DrainRequest() | ScaleRequest() as request):
+                return [*self._serve(link, request), HangUp(link)]
             case Said(link, Join()) if self.end is not None:
                 return [Tell((link,), Refuse(Reason.OVER, self.end.reason)), HangUp(link)]
             case _ if self.end is not None:
@@ -209,7 +219,11 @@ class Membership:
                 if not seat.done and not seat.trouble:
                     seat.beat = msgspec.structs.replace(seat.beat, step=step, doing=doing)
             case Interrupted(why, code):
-                return self._finish(End(ok=False, code=code, reason=why))
+                end = End(ok=False, code=code, reason=why)
+                if self._config.saving is None or self.view is None or self._interrupted is not None:
+                    return self._finish(end)
+                self._interrupted, self._finish_at = end, now + LEAVING
+                return [Tell(self._links(), Drain(why))]
             case Tick(evidence):
                 self._tick(evidence, now)
         return decisions + self._settle(now)
@@ -310,6 +324,7 @@ class Membership:
                 self._complain(id, view, about, why, now)
             case Leave():
                 seat.left = True
+                return [Report(f"{id} has left the run")]
             case _:
                 raise TypeError(f"{type(message).__name__} is not a member's message")
         return []
@@ -358,15 +373,19 @@ class Membership:
             self._trouble(id, Silent(seat.whereabouts(now), stall, process), now)
 
     def _judge_desertion(self, now: float) -> None:
-        """A worker in an exchange that a finished one will never come to would wait for its whole stall."""
-        finished = self._done()
-        for id, seat in self._seats.items():
-            if not seat.counts:
-                continue
-            waited = seat.beat.lasting + now - seat.heard
-            if finished and seat.beat.exchanging and waited > self._deadlines.silence:
+        """Workers in an exchange that a finished one will never come to would wait for their whole stall.
+
+        All who have not finished must say so themselves: else they may wait for each other, or for one that is lost.
+        """
+        members = [member.id for member in self.view.workers] if self.view else []
+        finished = [id for id in members if self._seats[id].counts and self._seats[id].done]
+        waiting = [id for id in members if self._seats[id].counts and not self._seats[id].done]
+        beats = [self._seats[id].beat for id in waiting]
+        if finished and all(beat.exchanging and beat.lasting > self._deadlines.silence for beat in beats):
+            for id, beat in zip(waiting, beats, strict=True):
                 there = self._seats[finished[0]].whereabouts(now)
-                self._trouble(finished[0], Deserted(there, id, seat.whereabouts(now), waited), now)
+                where = self._seats[id].whereabouts(now)
+                self._trouble(finished[0], Deserted(there, id, where, beat.lasting), now)
 
     def _nobody_came(self, now: float) -> None:
         missing = [id for id, seat in self._seats.items() if seat.member is None and seat.counts]
@@ -386,6 +405,10 @@ class Membership:
 
     def _settle(self, now: float) -> list[Decision]:
         """What follows from all that is known by now."""
+        if self._interrupted is not None:
+            over = now >= self._finish_at or not any(seat.member and seat.counts for seat in self._seats.values())
+            if over:
+                return self._finish(self._interrupted)
         if self._config.least is None and self._noticed:
             gathered = now - min(self._noticed.values()) >= GATHERING
             if gathered or all(seat.is_accounted_for() for seat in self._seats.values()):
@@ -421,6 +444,8 @@ class Membership:
 
     def _go_on(self, view: View, now: float) -> list[Decision]:
         remaining = [member for member in view.workers if self._seats[member.id].counts]
+        if not remaining and not self._troubles():
+            return self._finish(End(False, 1, "every worker has left the run"))
         if not remaining:
             return self._finish(explain(self._troubles(), len(self._seats), self._done()))
         if all(self._seats[member.id].done for member in remaining):
@@ -436,8 +461,10 @@ class Membership:
         decisions: list[Decision] = []
         for id, trouble in self._troubles().items():
             seat = self._seats[id]
-            if id in self._reported or (isinstance(trouble, Vanished) and now - self._noticed[id] < GATHERING):
-                continue  # how its process ended is about to be known
+            if id in self._reported or (
+                isinstance(trouble, Vanished | Raised) and now - self._noticed[id] < GATHERING
+            ):
+                continue  # how its process ended, or that the others raised the same, is about to be known
             self._reported.add(id)
             decisions.append(Report(f"{trouble.sentence(id)}; going on with {_workers(remaining)}"))
             if seat.member is not None and isinstance(trouble, Silent | Unreachable):
@@ -473,6 +500,38 @@ class Membership:
         wanted = [self._seats[id] for id in candidates if id in self._seats]
         newcomers = [seat.member for seat in wanted if seat.counts and seat.member and seat.ready is not None]
         return self._publish([*self.view.workers, *newcomers])
+
+    def _serve(self, link: int, request: DrainRequest | ScaleRequest) -> list[Decision]:
+        """What somebody asks from another terminal."""
+        decisions: list[Decision] = []
+        match request:
+            case _ if self.end is not None or self.view is None:
+                answer = Answer(False, "the run is over" if self.end else "the run has not begun yet: ask again soon")
+            case DrainRequest(id) if (seat := self._seats.get(id)) is None or not seat.counts or seat.link is None:
+                there = ", ".join(id for id, seat in self._seats.items() if seat.counts and seat.link is not None)
+                answer = Answer(False, f"there is no {id} in the run; there is {there}")
+            case DrainRequest(id) if self._config.least is None:
+                answer = Answer(False, f"this run was started with --fail-fast: without {id} it could not go on")
+            case DrainRequest(id):
+                self._most = max(1, self._most - 1)
+                decisions += self._drain([id], "somebody asked for it with `shoal drain`")
+                answer = Answer(True, f"{id} leaves after its step")
+            case ScaleRequest(workers) if self._config.least is None or workers < self._config.least:
+                least = self._config.least or self._config.workers
+                answer = Answer(False, f"this run needs at least {least} workers: `shoal run -n MIN:MAX` sets that")
+            case ScaleRequest(workers):
+                self._most = workers
+                here = sorted((m.number, m.id) for m in self.view.workers if self._seats[m.id].counts)
+                decisions += self._drain([id for _, id in here[workers:]], f"scaled to {workers}")
+                coming = [seat for id, seat in self._seats.items() if seat.counts and not self.view.has(id)]
+                more = max(0, workers - len(here) - len(coming))
+                decisions += [Want(more)] if more else []
+                answer = Answer(True, f"{_workers(len(here))} now, {workers} soon")
+        return [Tell((link,), answer), *decisions, *(self._offer() if self.view and not self.end else [])]
+
+    def _drain(self, ids: Sequence[str], why: str) -> list[Decision]:
+        links = tuple(link for id in ids if (link := self._seats[id].link) is not None)
+        return [Tell(links, Drain(why))] if links else []
 
     def _complain(self, by: str, view: int, about: tuple[str, ...], why: str, now: float) -> None:
         if self.view is None or view != self.view.number:

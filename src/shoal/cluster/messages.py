@@ -156,6 +156,25 @@ class End(Message, frozen=True):
     advice: str = ""
 
 
+class DrainRequest(Message, frozen=True):
+    """Client -> coordinator: let this worker leave after its step. Answered with Answer."""
+
+    member: str
+
+
+class ScaleRequest(Message, frozen=True):
+    """Client -> coordinator: train with this many workers from now on. Answered with Answer."""
+
+    workers: int
+
+
+class Answer(Message, frozen=True):
+    """Coordinator -> client: what was made of a request."""
+
+    ok: bool
+    text: str
+
+
 class StatusRequest(Message, frozen=True):
     """Client -> coordinator: how is the run? Answered with StatusReply."""
 
@@ -189,5 +208,20 @@ class StatusReply(Message, frozen=True):
     members: tuple[MemberStatus, ...]
 
 
-TO_COORDINATOR = Codec(Join, Beat, Failed, Done, Post, StatusRequest, Ready, Admit, Decline, Complaint, Leave, Finished)
-FROM_COORDINATOR = Codec(ViewChange, Refuse, End, Post, StatusReply, Candidates, Drain, Finished)
+TO_COORDINATOR = Codec(
+    Join,
+    Beat,
+    Failed,
+    Done,
+    Post,
+    StatusRequest,
+    Ready,
+    Admit,
+    Decline,
+    Complaint,
+    Leave,
+    Finished,
+    DrainRequest,
+    ScaleRequest,
+)
+FROM_COORDINATOR = Codec(ViewChange, Refuse, End, Post, StatusReply, Candidates, Drain, Finished, Answer)

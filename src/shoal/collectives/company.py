@@ -100,15 +100,20 @@ class Company:
 
     # What all do together ---------------------------------------------------------------------------
 
-    def commit(self, act: Act, keeper: Keeper | None = None, admit: Sequence[str] = ()) -> Result:
+    def commit(
+        self, act: Act, keeper: Keeper | None = None, admit: Sequence[str] = (), leavers: Sequence[str] = ()
+    ) -> Result:
         """Do it together with all others until it has committed once, in whatever view.
 
         With a `keeper`, this worker stands between two steps: newcomers may come in, and those of `admit`, on whom
-        all agree, do.
+        all agree, do; `leavers` are about to be gone.
         """
         assert self._acts is not None, "who has come late enters first"
         while True:
             try:
+                if leavers and self._seat is not None and any(map(self._seat.view.has, leavers)):
+                    self._seat.wait_view(self.view, Deadline.after(self._patience), "the next view did not come")
+                leavers = ()
                 result = self._gather_round(keeper, admit)
                 admit = ()
                 if result is None:
@@ -169,11 +174,12 @@ class Company:
     def attend(self) -> None:
         """For a worker whose script is over: others may still need the result of the last act."""
         try:
-            self._gather_round(None, ())
-        except ViewChanged:
-            self._leave_view()
-        except (PeerClosed, PeerTimeout, Refused) as error:
-            self._complain(error)
+            try:
+                self._gather_round(None, ())
+            except ViewChanged:
+                self._leave_view()
+            except (PeerClosed, PeerTimeout, Refused) as error:
+                self._complain(error)
         except RunEnded:
             pass  # the last of the others was done too; or not, which whoever waits for the end will hear
 

@@ -32,7 +32,7 @@ from shoal.hook.run import Run
 from shoal.hook.saving import Saver, cannot_resume, resume
 from shoal.strategies.allreduce import AllReduce, Reduction, Shared, check_batch
 from shoal.strategies.balance import Balance, suggest_pieces
-from shoal.strategies.notes import Note, newcomers, stopped
+from shoal.strategies.notes import Note, leavers, newcomers, stopped
 from shoal.strategies.schema import Array
 
 _CONSIDER_EVERY = 20  # steps between two looks at whether more pieces would pay
@@ -158,6 +158,7 @@ class Training:
         self._at = Position(seed=seed, trained=run.trained)
         self._remembered: tuple[bytes, list[Array]] | None = None  # what another worker's callbacks remember
         self._newcomers: tuple[str, ...] = ()  # to be let in before the next step
+        self._leavers: tuple[str, ...] = ()  # gone before the next step
         self._saver = Saver(run.saving, run.me, model, engine) if run.saving is not None else None
         self._save_next = False
         self._callbacks = callback_list(
@@ -247,6 +248,12 @@ class Training:
         self._run.say("copying for a checkpoint", self._at.total)
         self._saver.begin(self._at.trained, company.view, company.members, self.give(), self._call, self._run.returned)
 
+    def _leave(self) -> None:
+        """Between two steps: give up the seat. The last ones to leave write a checkpoint before they go."""
+        if set(self._leavers) >= set(self._run.company.members):
+            self._save_last()
+        self._run.leave()
+
     def _save_last(self) -> None:
         """The fit is over: its end is worth a checkpoint, on disk before the script goes on."""
         if self._saver is not None:
@@ -308,14 +315,17 @@ class Training:
         engine, at = self._engine, self._at
         if self._source.is_over(at.step):
             return None
+        if self._run.me in self._leavers:
+            self._leave()
         if self._save_next:
             self._save()
         task = _StepTask(self._run, engine, self._source, at, self._note)
         name = f"fit epoch {epoch} step {at.step}"
-        exchanged = self._reduction.step(name, task, keeper=self, admit=self._newcomers)
+        exchanged = self._reduction.step(name, task, keeper=self, admit=self._newcomers, leavers=self._leavers)
         if exchanged is None:
             return None
         self._newcomers = newcomers(exchanged.notes)
+        self._leavers = leavers(exchanged.shared.members, exchanged.notes)
         if self._saver is not None:
             self._saver.hear(exchanged.shared.members, exchanged.notes, self._run.is_chief)
             self._save_next = any(note.checkpoint for note in exchanged.notes)
@@ -362,6 +372,7 @@ class Training:
             candidates=self._run.candidates(self._call),
             checkpoint=self._saver is not None and self._run.is_chief and self._saver.is_due(at.trained + 1),
             part=self._saver.word() if self._saver is not None else None,
+            leaves=self._run.drains,
         )
 
     def _tell_stop(self, epoch: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from shoal.collectives.group import Company
 from shoal.config import Saving
@@ -27,6 +27,13 @@ class Run(Protocol):
     @property
     def returned(self) -> Mapping[int, bytes]:
         """What the script's calls so far returned."""
+
+    @property
+    def drains(self) -> bool:
+        """Whether this worker should leave after its step."""
+
+    def leave(self) -> NoReturn:
+        """Gives up the seat; raises RunEnded."""
 
     trained: int  # steps of the whole run so far
 

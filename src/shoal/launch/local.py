@@ -13,14 +13,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 from shoal.cluster import folders
 from shoal.cluster.evidence import look_at
-from shoal.cluster.leash import Abandoned, Interrupt, Leash, Reaped, Released, Spawned, Told
+from shoal.cluster.leash import Abandoned, Interrupt, Leash, Reaped, Released, Spawned, Told, Wanted
 from shoal.cluster.messages import End
 from shoal.cluster.trouble import ending
 from shoal.launch import logs, report
@@ -36,6 +36,7 @@ Farewell = tuple[tuple[float, signal.Signals], ...]
 AFTER_SUCCESS: Farewell = ((30.0, signal.SIGTERM), (31.0, signal.SIGKILL))  # interpreters may end slowly
 AFTER_FAILURE: Farewell = ((1.0, signal.SIGTERM), (2.0, signal.SIGKILL))
 ON_INTERRUPT: Farewell = ((0.0, signal.SIGINT), (5.0, signal.SIGTERM), (6.0, signal.SIGKILL))
+WITH_CHECKPOINT: Farewell = ((65.0, signal.SIGINT), (70.0, signal.SIGTERM), (71.0, signal.SIGKILL))
 AT_ONCE: Farewell = ((0.0, signal.SIGKILL),)
 
 _HEARD_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -72,6 +73,8 @@ class _Launcher:
     def __init__(self, plan: Plan, folder: Path, logs_folder: Path, environ: Mapping[str, str]) -> None:
         self._logs = logs_folder
         self._folder = folder
+        self._plans = plan.workers
+        self._saves = plan.config.saving is not None
         self._max_restarts = plan.max_restarts
         self._places: dict[str, WorkerPlan] = {}  # worker -> what it, or one in its place, is started with
         self._restarts: dict[str, list[float]] = {}  # place -> when one was started anew
@@ -168,6 +171,11 @@ class _Launcher:
         self._selector.register(process, selectors.EVENT_READ, partial(self._see_exit, id))
         self._leash.send(Spawned(id, process.pid))
 
+    def _spare_plan(self) -> WorkerPlan:
+        """What one more worker is started with: as those whose cores are used least."""
+        used = Counter(self._places[id].id for id, worker in self._workers.items() if worker.look() is None)
+        return min(self._plans, key=lambda plan: used[plan.id])
+
     def _replace(self, id: str) -> None:
         """Start another in the place of a worker that died, unless too many have died there."""
         plan = self._places[id]
@@ -190,15 +198,19 @@ class _Launcher:
         if code is not None:
             self._selector.unregister(worker)
             self._leash.send(Reaped(id, code))
-            if self._end is None and not self._interrupts and code not in _NOT_REPLACED:
+            if self._end is None:
                 self._lost.add(id)
-                self._replace(id)
+                if not self._interrupts and code not in _NOT_REPLACED:
+                    self._replace(id)
 
     def _hear_coordinator(self) -> None:
         try:
             for message in self._leash.receive():
                 if isinstance(message, End):
                     self._finish(message)
+                elif isinstance(message, Wanted):
+                    for _ in range(message.workers):
+                        self._start_worker(f"worker-{len(self._workers)}", self._spare_plan())
                 elif isinstance(message, Told):
                     print(f"shoal: {message.text}", file=sys.stderr, flush=True)
         except EOFError:
@@ -235,8 +247,10 @@ class _Launcher:
                 name = signal.Signals(number).name
                 self._leash.send(Interrupt(f"it was interrupted ({name})", 128 + number))
                 if self._interrupts == 1:
-                    print("\nshoal: ending the run; a second Ctrl-C ends it at once", file=sys.stderr, flush=True)
-                self._bid(ON_INTERRUPT if self._interrupts == 1 else AT_ONCE)
+                    first = "writing a checkpoint and ending" if self._saves else "ending"
+                    print(f"\nshoal: {first} the run; a second Ctrl-C ends it at once", file=sys.stderr, flush=True)
+                gently = WITH_CHECKPOINT if self._saves else ON_INTERRUPT
+                self._bid(gently if self._interrupts == 1 else AT_ONCE)
 
     def _finish(self, end: End) -> None:
         self._end = end

@@ -14,8 +14,6 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import cast
 
-from shoal.checkpoint.drafts import checkpoints
-from shoal.checkpoint.read import newest_whole, verify
 from shoal.checkpoint.schedule import parse
 from shoal.config import BACKENDS, STRATEGIES, TRANSPORTS, Backend, Deadlines, RunConfig, Saving, Transport
 from shoal.errors import BadCheckpoint, UsageError
@@ -151,6 +149,8 @@ def _saving(request: Request, run: str) -> Saving | None:
         raise UsageError(f"--keep {request.keep}: expected at least 1 checkpoint.")
     if request.checkpoint is None:
         return None
+    from shoal.checkpoint.drafts import checkpoints
+
     folder = Path(request.checkpoint).absolute()
     if request.resume is None and checkpoints(folder):
         raise UsageError(
@@ -167,6 +167,8 @@ def _resume(request: Request) -> str | None:
     """The checkpoint to go on from. What is torn is passed over, and named."""
     if request.resume is None:
         return None
+    from shoal.checkpoint.read import newest_whole, verify  # brings numpy, which the command line can do without
+
     if request.resume != "auto":
         path = Path(request.resume).absolute()
         try:

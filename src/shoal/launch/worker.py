@@ -9,6 +9,7 @@ import faulthandler
 import os
 import random
 import runpy
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -67,6 +68,7 @@ def _work(config: RunConfig, key: RunKey, id: str, folder: Path, terminal: _Term
 
     try:
         run = session.start(config, key, id, folder, on_chief=terminal.take)
+        signal.signal(signal.SIGTERM, lambda *_: run.drain("SIGTERM"))  # a notice: this machine is about to be taken
         try:
             code = _run_script(config, run)
             run.close(ok=code == 0)

@@ -124,7 +124,13 @@ class Reduction:
             self._check_same_schema(what)
 
     def step(
-        self, what: str, task: StepTask, stops: bool = False, keeper: Keeper | None = None, admit: Sequence[str] = ()
+        self,
+        what: str,
+        task: StepTask,
+        stops: bool = False,
+        keeper: Keeper | None = None,
+        admit: Sequence[str] = (),
+        leavers: Sequence[str] = (),
     ) -> Exchanged | None:
         """Computes this worker's pieces and exchanges them; None when there is no data for the step.
 
@@ -144,7 +150,7 @@ class Reduction:
 
             return self.reduce(group, what, pieces, None if stops else weighted, task.note, size)
 
-        result = self._company.commit(act, keeper, admit)
+        result = self._company.commit(act, keeper, admit, leavers)
         if not result.values:
             return None
         exchanged = self.exchanged(result)

@@ -60,6 +60,11 @@ def newcomers(notes: Sequence[Note]) -> tuple[str, ...]:
     return tuple(sorted(known))
 
 
+def leavers(members: Sequence[str], notes: Sequence[Note]) -> tuple[str, ...]:
+    """Those who give up their seats after this step."""
+    return tuple(member for member, note in zip(members, notes, strict=True) if note.leaves)
+
+
 def check_agreement(members: Sequence[str], notes: Sequence[Note]) -> None:
     """Raises Diverged, naming the odd ones out, when workers' steps or weights differ."""
     steps = {note.step for note in notes}
