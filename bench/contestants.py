@@ -1,32 +1,42 @@
-"""Contestants: training jobs that run in processes of their own and train only while their slice lasts.
+"""Training jobs in processes of their own: contestants, which take turns, and stamped jobs, which are disturbed.
 
 A contestant is started once, compiles, and is then told to train for a slice at a time (peers/gate.py is its end
 of the line). In between it must use no CPU; how much it did use is part of its facts.
+
+A stamped job trains until it is stopped. Each of its processes writes down when each step was done
+(peers/stamps.py), so that one can be killed, or slowed down, and the others tell what it cost.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from harness import ROOT, Facts, say, significant
+from peers.stamps import Stamp, read
 
 GATE = "{gate}"  # stands for the gate's folder in a command
+STAMPS = "{stamps}"  # stands for the folder of stamps
 START = 300.0  # seconds within which the first step must be done
 ANSWER = 120.0  # seconds that a slice may last beyond what was asked
 IDLE = 0.05  # the share of a core that a paused contestant may use
+STEADY = 40  # steps after which a stamped job runs as it will
+OUR_WORKER = "shoal.launch.worker"
+OUR_COORDINATOR = "shoal.cluster.coordinator"
 SETTLE = 0.3  # seconds after a slice in which the gatekeeper's fellows end the step they are in
 
 
@@ -44,8 +54,63 @@ class Command:
 
     def __str__(self) -> str:
         settings = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
-        words = [word.replace(f"{ROOT}/", "") for word in self.pinned if word not in ("--gate", GATE)]
+        hidden = ("--gate", GATE, "--stamps", STAMPS)
+        words = [word.replace(f"{ROOT}/", "") for word in self.pinned if word not in hidden]
         return " ".join(settings + [shlex.quote(word) for word in words])
+
+
+class Processes:
+    """What was started for one job, with one log in the job's own folder."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.started: list[subprocess.Popen[bytes]] = []
+        self._log = folder / "log"
+
+    def start(self, command: Command, **words: str) -> None:
+        """`words` stand in the command as {name}."""
+        argv = list(command.pinned)
+        for name, value in words.items():
+            argv = [word.replace(f"{{{name}}}", value) for word in argv]
+        with self._log.open("ab") as log:
+            self.started.append(
+                subprocess.Popen(
+                    argv,
+                    env={**os.environ, **command.env},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Linux shares out a busy core by session: one each, for all
+                )
+            )
+
+    def stop(self) -> None:
+        """End them all and their children, kindly first; returns when they are gone."""
+        family = self.family()
+        for process in self.started:
+            process.terminate()
+        _, left = psutil.wait_procs(family, timeout=15.0)
+        for member in left:
+            member.kill()
+        for process in self.started:
+            process.wait()  # reaped, so that its CPU seconds count as ours
+
+    def check_alive(self) -> None:
+        for process in self.started:
+            if process.poll() is not None:
+                code = process.returncode
+                raise RuntimeError(f"{self.name}: ended, exit code {code}\n{self.log_end()}")
+
+    def log_end(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])
+
+    def family(self) -> list[psutil.Process]:
+        """All of them that are there now, with their descendants."""
+        return [member for process in self.started for member in _family(process.pid)]
+
+    def cpu_seconds(self) -> float:
+        """CPU seconds so far of all processes and their descendants."""
+        return sum(_cpu_seconds(member) for member in self.family())
 
 
 class Contestant:
@@ -55,7 +120,6 @@ class Contestant:
         self.name = name
         self.commands = commands
         self._samples = samples_per_step
-        self._processes: list[subprocess.Popen[bytes]] = []
         self.seconds_to_first_step = 0.0
         self._paused_since: tuple[float, float] | None = None  # wall and CPU seconds
         self._paused = [0.0, 0.0]  # wall and CPU seconds, summed over all pauses
@@ -65,24 +129,15 @@ class Contestant:
     def start(self) -> None:
         """Start the processes; returns when the first step is done. Raises RuntimeError with the log's end."""
         self._folder = Path(tempfile.mkdtemp(prefix="bench-"))
+        self._processes = Processes(self.name, self._folder)
         (self._folder / "ticket").touch()
-        with socket.socket(socket.AF_UNIX) as listener, (self._folder / "log").open("wb") as log:
+        with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(self._folder / "gate"))
             listener.listen()
             listener.settimeout(0.5)
             begun = time.monotonic()
             for command in self.commands:
-                argv = [word.replace(GATE, str(self._folder)) for word in command.pinned]
-                self._processes.append(
-                    subprocess.Popen(
-                        argv,
-                        env={**os.environ, **command.env},
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,  # Linux shares out a busy core by session: one each, for all
-                    )
-                )
+                self._processes.start(command, gate=str(self._folder))
             connection = self._accept(listener, begun + START)
         connection.settimeout(START)
         self._line = connection.makefile("rw")
@@ -91,7 +146,7 @@ class Contestant:
 
     def go(self, seconds: float) -> None:
         """Begin a slice."""
-        self._cpu_at_go = self._cpu_seconds()
+        self._cpu_at_go = self._processes.cpu_seconds()
         if self._paused_since:
             self._paused[0] += time.monotonic() - self._paused_since[0]
             self._paused[1] += self._cpu_at_go - self._paused_since[1]
@@ -102,7 +157,7 @@ class Contestant:
         """Wait for the slice's end. Returns samples per second."""
         answer = self._answer()
         time.sleep(SETTLE)
-        cpu = self._cpu_seconds()
+        cpu = self._processes.cpu_seconds()
         self._paused_since = (time.monotonic(), cpu)
         self._trained[0] += (answer["steps"] + 1) * self._samples  # the untimed step too
         self._trained[1] += cpu - self._cpu_at_go
@@ -110,15 +165,12 @@ class Contestant:
 
     def stop(self) -> None:
         """End all processes, kindly first; returns when they are gone."""
-        family = [member for process in self._processes for member in _family(process.pid)]
-        for process in self._processes:
-            process.terminate()
-        _, left = psutil.wait_procs(family, timeout=15.0)
-        for member in left:
-            member.kill()
-        for process in self._processes:
-            process.wait()  # reaped, so that its CPU seconds count as ours
+        self._processes.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def family(self) -> list[psutil.Process]:
+        return self._processes.family()
 
     def facts(self) -> Facts:
         """The commands, the CPU cost of a sample, and the share of a core used while paused (0, one hopes)."""
@@ -132,35 +184,123 @@ class Contestant:
 
     def _accept(self, listener: socket.socket, until: float) -> socket.socket:
         while time.monotonic() < until:
-            self._check_alive()
+            self._processes.check_alive()
             try:
                 return listener.accept()[0]
             except TimeoutError:
                 continue
-        raise RuntimeError(f"{self.name}: no step within {START:.0f} s\n{self._log_end()}")
+        raise RuntimeError(f"{self.name}: no step within {START:.0f} s\n{self._processes.log_end()}")
 
     def _answer(self) -> dict[str, float]:
         try:
             line = self._line.readline()
         except TimeoutError:
-            raise RuntimeError(f"{self.name}: does not answer\n{self._log_end()}") from None
+            raise RuntimeError(f"{self.name}: does not answer\n{self._processes.log_end()}") from None
         if not line:
-            raise RuntimeError(f"{self.name}: ended while it should train\n{self._log_end()}")
+            raise RuntimeError(f"{self.name}: ended while it should train\n{self._processes.log_end()}")
         answer: dict[str, float] = json.loads(line)
         return answer
 
-    def _check_alive(self) -> None:
-        for process in self._processes:
-            if process.poll() is not None:
-                code = process.returncode
-                raise RuntimeError(f"{self.name}: ended before a step, exit code {code}\n{self._log_end()}")
 
-    def _log_end(self) -> str:
-        return "\n".join((self._folder / "log").read_text(errors="replace").splitlines()[-20:])
+@dataclass(frozen=True)
+class Kill:
+    """A process that was killed: when, and when the system had taken it down, so that others could see it."""
 
-    def _cpu_seconds(self) -> float:
-        """CPU seconds so far of all processes and their descendants."""
-        return sum(_cpu_seconds(member) for process in self._processes for member in _family(process.pid))
+    pid: int
+    at: float
+    gone: float
+
+
+class Stamped:
+    """A job of several workers that trains until it is stopped, in processes that may be killed."""
+
+    def __init__(self, name: str, command: Command, workers: int) -> None:
+        self.name = name
+        self.command = command
+        self.workers = workers
+        self.folder = Path(tempfile.mkdtemp(prefix="bench-"))
+        self.processes = Processes(name, self.folder)
+
+    def start(self) -> None:
+        """Returns when all its workers train."""
+        self.processes.start(self.command, stamps=str(self.folder))
+        self.wait("train", lambda: len(self.training()) == self.workers and self.step > STEADY, START)
+
+    def stop(self) -> None:
+        self.processes.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def stamps(self) -> dict[int, list[Stamp]]:
+        """By process, those that have been killed too."""
+        return {pid: stamps for pid, stamps in read(self.folder).items() if stamps}
+
+    @property
+    def step(self) -> int:
+        """The last step that somebody finished; -1 before the first."""
+        return max((stamps[-1].step for stamps in self.stamps.values()), default=-1)
+
+    def training(self) -> list[int]:
+        """The processes that keep up with the steps, the longest-serving first: ours are in the order of ranks."""
+        stamps = self.stamps
+        newest = max((mine[-1].step for mine in stamps.values()), default=0)
+        here = [pid for pid, mine in stamps.items() if mine[-1].step >= newest - 1]
+        return sorted(here, key=lambda pid: (stamps[pid][0].step, pid))
+
+    def child(self, word: str) -> psutil.Process | None:
+        """Its process with this word in the command, if it lives."""
+        for member in self.processes.family():
+            with suppress(psutil.Error):
+                if word in member.cmdline() and member.status() != psutil.STATUS_ZOMBIE:
+                    return member
+        return None
+
+    def waiting(self) -> list[psutil.Process]:
+        """Workers of ours that are started, do not train and use no CPU: standbys that are ready."""
+        busy = self.training()
+        found = []
+        for member in self.processes.family():
+            with suppress(psutil.Error):
+                if OUR_WORKER in member.cmdline() and member.pid not in busy and _cpu_seconds(member) > 1.0:
+                    found.append(member)
+        before = [_cpu_seconds(member) for member in found]
+        time.sleep(0.5)
+        return [member for member, used in zip(found, before, strict=True) if 0 <= _cpu_seconds(member) - used < 0.02]
+
+    def wait(self, what: str, condition: Callable[[], object], seconds: float) -> None:
+        """Until it is so. RuntimeError says what did not come."""
+        until = time.monotonic() + seconds
+        while not condition():
+            self.processes.check_alive()
+            if time.monotonic() > until:
+                raise RuntimeError(f"{self.name}: does not {what} after {seconds:.0f} s\n{self.processes.log_end()}")
+            time.sleep(0.05)
+
+    def wait_steps(self, count: int, seconds: float = ANSWER) -> None:
+        """Until so many more steps are done."""
+        target = self.step + count
+        self.wait(f"do {count} steps", lambda: self.step >= target, seconds)
+
+    def kill(self, pid: int) -> Kill:
+        """`kill -9`; returns when the process is gone."""
+        descriptor = os.pidfd_open(pid)
+        at = time.monotonic()
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        select.select([descriptor], [], [], ANSWER)
+        gone = time.monotonic()
+        os.close(descriptor)
+        return Kill(pid, at, gone)
+
+
+@contextmanager
+def stamped(job: Stamped) -> Iterator[Stamped]:
+    """Start it; stop it in the end."""
+    try:
+        job.start()
+        say(f"{job.name}: trains")
+        yield job
+    finally:
+        job.stop()
 
 
 def together(contestants: Sequence[Contestant], seconds: float) -> float:

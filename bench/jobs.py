@@ -6,10 +6,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from contestants import GATE, Command, Contestant, free_port
+from contestants import GATE, STAMPS, Command, Contestant, Stamped, free_port
 from harness import ROOT, say
 from peers.models import SAMPLES_PER_WORKER
 
@@ -27,22 +27,45 @@ BACKENDS = tuple(ONE_THREAD)
 Job = list[Contestant]  # what takes part together: several only where they know nothing of each other
 
 
-def shoal(model: str, backend: str, workers: int = WORKERS, env: Mapping[str, str] | None = None) -> Job:
+def shoal(
+    model: str,
+    backend: str,
+    workers: int = WORKERS,
+    env: Mapping[str, str] | None = None,
+    flags: Sequence[str] = (),
+    samples: int = SAMPLES_PER_WORKER,
+) -> Job:
     """Ours: the plain Keras script, unchanged, under `shoal run`."""
-    launch = [PYTHON, "-m", "shoal", "run", "-n", str(workers), "--threads", "1", "--backend", backend]
-    argv = [*launch, *_script("plain_keras.py", model)[1:], "--workers", str(workers)]
+    launch = [*_launch(workers, backend), *flags]
+    argv = [*launch, *_script("plain_keras.py", model, samples)[1:], "--workers", str(workers)]
     command = Command(argv, {**QUIET, **(env or {})}, range(workers))
-    return [Contestant(f"shoal -n {workers}", [command], SAMPLES_PER_WORKER * workers)]
+    return [Contestant(f"shoal -n {workers}", [command], samples * workers)]
 
 
-def isolated(model: str, backend: str, jobs: int = WORKERS) -> Job:
+def stamped_shoal(
+    model: str, workers: int, samples: int, flags: Sequence[str], words: Sequence[str] = (), cores: int = WORKERS
+) -> Stamped:
+    """Ours on JAX, to be disturbed; `words` are further ones of the script's."""
+    script = [str(PEERS / "plain_keras.py"), "--model", model, "--workers", str(workers), "--samples", str(samples)]
+    argv = [*_launch(workers, "jax"), *flags, *script, "--stamps", STAMPS, *words]
+    return Stamped(f"shoal -n {workers}", Command(argv, QUIET, range(cores)), workers)
+
+
+def torchrun(model: str, workers: int, samples: int, cores: int = WORKERS) -> Stamped:
+    """torch DDP that is started again when a worker dies, from a checkpoint of every step, and looked at 100 times a
+    second: the least that a failure can cost it."""
+    launch = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
+    launch += ["--max-restarts", "1000", "--monitor-interval", "0.01"]
+    script = [str(PEERS / "torch_ddp.py"), "--model", model, "--samples", str(samples), "--stamps", STAMPS]
+    argv = [*launch, *script, "--checkpoint", f"{STAMPS}/checkpoint"]
+    return Stamped("torchrun", Command(argv, ONE_THREAD["torch"], range(cores)), workers)
+
+
+def isolated(model: str, backend: str, jobs: int = WORKERS, samples: int = SAMPLES_PER_WORKER) -> Job:
     """Plain Keras jobs that know nothing of each other, one core each."""
     env = {"KERAS_BACKEND": backend, **ONE_THREAD[backend], **QUIET}
-    argv = _script("plain_keras.py", model)
-    return [
-        Contestant(f"plain Keras on core {core}", [Command(argv, env, [core])], SAMPLES_PER_WORKER)
-        for core in range(jobs)
-    ]
+    argv = _script("plain_keras.py", model, samples)
+    return [Contestant(f"plain Keras on core {core}", [Command(argv, env, [core])], samples) for core in range(jobs)]
 
 
 def plain(model: str, backend: str, workers: int = WORKERS, env: Mapping[str, str] | None = None) -> Job:
@@ -52,11 +75,11 @@ def plain(model: str, backend: str, workers: int = WORKERS, env: Mapping[str, st
     return [Contestant("plain Keras", [command], SAMPLES_PER_WORKER * workers)]
 
 
-def torch_ddp(model: str) -> Job:
+def torch_ddp(model: str, samples: int = SAMPLES_PER_WORKER) -> Job:
     meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(WORKERS)}
-    argv = _script("torch_ddp.py", model)
+    argv = _script("torch_ddp.py", model, samples)
     commands = [Command(argv, {**meet, "RANK": str(rank), **ONE_THREAD["torch"]}, [rank]) for rank in range(WORKERS)]
-    return [Contestant("torch-ddp", commands, SAMPLES_PER_WORKER * WORKERS)]
+    return [Contestant("torch-ddp", commands, samples * WORKERS)]
 
 
 def keras_data_parallel(model: str) -> Job:
@@ -105,5 +128,10 @@ def tf_keras_environment() -> str:
     return python
 
 
-def _script(name: str, model: str, python: str = PYTHON) -> list[str]:
-    return [python, str(PEERS / name), "--model", model, "--gate", GATE]
+def _launch(workers: int, backend: str) -> list[str]:
+    return [PYTHON, "-m", "shoal", "run", "-n", str(workers), "--threads", "1", "--backend", backend]
+
+
+def _script(name: str, model: str, samples: int | None = None, python: str = PYTHON) -> list[str]:
+    size = ["--samples", str(samples)] if samples is not None else []
+    return [python, str(PEERS / name), "--model", model, *size, "--gate", GATE]

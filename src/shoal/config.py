@@ -50,6 +50,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     strategy: str = "allreduce"
     transport: Transport = "shm"
     address: str | None = None  # where the coordinator listens; None: a unix socket in the run's folder
+    host: str = "127.0.0.1"  # where the workers of this host listen, with transport tcp
     deadlines: Deadlines = Deadlines()
     seed: int = 0  # of the random numbers that a script draws without a seed: the same on all workers
     verbose: bool = False

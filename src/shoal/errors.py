@@ -12,6 +12,7 @@ ShoalError
 ├── BadCheckpoint                    a checkpoint is torn, damaged or none at all
 └── NoSpace                          shared memory or disk is full
 RunEnded (a BaseException)           the run is over; a script's `except Exception` must not swallow it
+└── CutOff                           it goes on without this worker, which was not heard of for too long
 ViewChanged (a BaseException)        the members have changed; what was going on among the old ones is begun anew
 """
 
@@ -94,6 +95,10 @@ class RunEnded(BaseException):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class CutOff(RunEnded):
+    """The run went on without this worker. Another process may come in its place, as a newcomer."""
 
 
 class ViewChanged(BaseException):

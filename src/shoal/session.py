@@ -25,6 +25,8 @@ from shoal.cluster.view import Member, View
 from shoal.collectives.group import AbstractGroup, Alone, Company, form
 from shoal.config import CHECK_EVERY, RunConfig, Saving
 from shoal.errors import RunEnded
+from shoal.wire import addresses
+from shoal.wire.certificates import RunCertificate
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 from shoal.wire.slate import Slate
@@ -260,8 +262,9 @@ def start(
 
     `on_chief` is called when this worker becomes the chief.
     """
-    address = f"unix:{folder / member_id}.sock" if config.transport == "shm" else "tcp:127.0.0.1:0"
-    listener = Listener(address, key)
+    address = f"unix:{folder / member_id}.sock" if config.transport == "shm" else addresses.any_port(config.host)
+    certificate = RunCertificate.new() if addresses.needs_certificate(address) else None
+    listener = Listener(address, key, certificate=certificate)
     coordinator = meeting.find(folder, Deadline.after(config.deadlines.start))
     find = partial(meeting.find, folder) if config.least is not None else None
     member = Member(member_id, "worker", os.getpid(), platform.node(), listener.address)

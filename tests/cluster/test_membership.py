@@ -472,6 +472,15 @@ def test_a_connection_that_closed_is_reported_as_such_when_nobody_saw_why():
     assert reports(scene.happen(Exited("worker-1", -9), after=1.0)) == []
 
 
+def test_a_loss_just_before_the_good_end_is_reported_too():
+    scene = Scene(3, least=1)
+    scene.say(0, Done(10))
+    scene.say(1, raised())
+    decisions = scene.say(2, Done(10))
+    assert scene.end.ok
+    assert reports(decisions) == ["worker-1 raised ValueError: boom at step 3 (computing); going on with 2 workers"]
+
+
 def test_last_words_that_are_read_after_the_connection_was_lost_are_the_reason():
     scene = Scene(3, least=1)
     scene.happen(Exited("worker-1", 1))  # reported already
@@ -515,7 +524,11 @@ def test_nothing_that_a_lost_member_says_is_heeded():
         Leave(),
     ):
         assert scene.say(1, message, after=0.01) == [], message
-    assert scene.happen(Tick(), after=GATHERING) == []
+    assert reports(scene.happen(Tick(), after=GATHERING)) == [
+        "worker-1 raised ValueError: boom at step 3 (computing); going on with 2 workers"
+    ]
+    assert scene.membership.view is not None
+    assert scene.membership.view.number == 2
     lost = scene.membership.status(scene.now).members[2]
     assert (lost.step, lost.state) == (3, "lost")
     late = told(scene.come_late(3), 4)
@@ -805,13 +818,21 @@ def test_one_that_leaves_between_two_steps_is_no_loss():
     scene = Scene(3, least=1)
     decisions = scene.say(1, Leave())
     assert ids(new_view(decisions)) == ["worker-0", "worker-2"]
-    assert reports(decisions) == []
+    assert reports(decisions) == ["worker-1 has left the run"]
     for event in (Exited("worker-1", 0), Closed(2), Tick()):
         assert scene.happen(event, after=GATHERING) == []
     assert scene.membership.status(0.0).members[2].state == "finished"
     for number in (0, 2):
         scene.say(number, Done(9))
     assert scene.end.ok
+
+
+def test_when_all_have_left_the_run_is_over():
+    scene = Scene(2, least=1)
+    for number in range(2):
+        scene.say(number, Leave())
+    assert scene.end.reason == "every worker has left the run"
+    assert not scene.end.ok
 
 
 def test_the_place_of_one_that_left_is_free():
@@ -833,6 +854,7 @@ _messages = st.one_of(
     st.builds(Finished, st.integers(0, 2), st.just(b"")),
     st.builds(Admit, st.integers(1, 6), st.lists(_names, max_size=2).map(tuple)),
     st.builds(Decline, st.integers(1, 6), st.lists(_names, max_size=1).map(tuple)),
+    st.just(Leave()),
     st.builds(Complaint, st.integers(1, 6), st.lists(_names, max_size=2).map(tuple), st.just("no route")),
 )
 _happenings = st.one_of(

@@ -264,7 +264,7 @@ def test_who_waits_outside_hears_what_a_call_returned_and_that_the_run_is_over(s
             waiting.result()
 
 
-def test_one_that_leaves_gives_its_place_up_without_a_report(start):
+def test_one_that_leaves_gives_its_place_up_and_is_no_loss(start):
     run = start(2, least=1)
     one, two = run.join_all(2)
     two.leave()
@@ -272,7 +272,7 @@ def test_one_that_leaves_gives_its_place_up_without_a_report(start):
     assert [m.id for m in one.wait_view(1, Deadline.after(5.0), "no view").workers] == ["worker-0"]
     one.done()
     assert run.end().ok
-    assert run.told == []
+    assert run.told == ["worker-1 has left the run"]
 
 
 def test_a_complaint_is_answered_with_a_fresh_view(start):

@@ -59,6 +59,10 @@ class World:
         """What the scripts left with `mark`."""
         return sorted(path.read_text() for path in self.folder.glob(f"mark-{prefix}-*"))
 
+    def tell(self, word: str) -> None:
+        """What scripts wait for with `until`."""
+        (self.folder / f"word-{word}").touch()
+
     def processes(self) -> list[psutil.Process]:
         """Everything alive that was started in this world."""
         found = []
@@ -136,21 +140,24 @@ def status(world: World) -> list[dict[str, object]]:
 
 
 # What every script may use. `exchange` waits as an exchange does that nobody else comes to; `forever` looks at
-# nothing, as a long computation does.
+# nothing, as a long computation does; `until` waits for the test. Marks bear the worker's number, which stays.
 _PRELUDE = """
 import os, sys, time
 from pathlib import Path
 from shoal import session
 
 me = session.current()
+who = me.seat.member
 def say(step, doing, **more):
     me.seat.say(step, doing, **more)
 def mark(name, text=""):
-    draft = Path(os.environ["SCENE"]) / f".{name}-{me.rank}"
+    draft = Path(os.environ["SCENE"]) / f".{name}-{who.number}"
     draft.write_text(str(text))
-    draft.rename(draft.with_name(f"mark-{name}-{me.rank}"))
+    draft.rename(draft.with_name(f"mark-{name}-{who.number}"))
 def exchange():
     while True: me.seat.wakeup.check(); time.sleep(0.01)
 def forever():
     while True: time.sleep(0.01)
+def until(word):
+    while not (Path(os.environ["SCENE"]) / f"word-{word}").exists(): time.sleep(0.01)
 """

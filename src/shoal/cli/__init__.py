@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from shoal.cli import checkpoint, drain, run, status
+from shoal.cli import checkpoint, drain, join, run, status
 from shoal.errors import UsageError
 
 __all__ = ["main"]
@@ -37,3 +37,4 @@ main.add_command(status.status)
 main.add_command(checkpoint.checkpoint)
 main.add_command(drain.drain)
 main.add_command(drain.scale)
+main.add_command(join.join)

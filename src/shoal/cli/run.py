@@ -57,6 +57,7 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
     help="How workers exchange gradients.",
 )
 @click.option("--address", metavar="HOST:PORT", help="Where the coordinator listens.  [default: a unix socket]")
+@click.option("--key-file", metavar="FILE", help="Write what `shoal join` needs to this new file; keep it secret.")
 @click.option(
     "--timeout",
     type=float,

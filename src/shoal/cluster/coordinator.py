@@ -70,7 +70,8 @@ class Coordinator:
         self._leash = leash
         self._clock = clock
         folders.forget_coordinator(folder)  # one that died, if there was one
-        self._listener = Listener(config.address or folders.coordinator_address(folder), key)
+        address = config.address or folders.coordinator_address(folder)
+        self._listener = Listener(address, key, certificate=folders.certificate(folder, address))
         self._me = Member("coordinator", "coordinator", os.getpid(), platform.node(), self._listener.address)
         record = _recall(folder)
         self._membership = (

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from shoal.errors import UsageError
+from shoal.wire.addresses import needs_certificate
+from shoal.wire.certificates import RunCertificate
 
 SLATE = ".slate"  # after a worker's id: the file that its slate lies in
 
@@ -59,6 +61,16 @@ def create(home: Path, run: str) -> Iterator[Path]:
 def coordinator_address(folder: Path) -> str:
     """Where a run's coordinator listens unless it is told otherwise."""
     return f"unix:{folder}/coordinator.sock"
+
+
+def certificate(folder: Path, address: str) -> RunCertificate | None:
+    """What the run's coordinator shows at this address: made once per run, where one is needed."""
+    if not needs_certificate(address):
+        return None
+    path = folder / "certificate"
+    if not path.exists():
+        RunCertificate.new().save(path)
+    return RunCertificate.load(path)
 
 
 def forget_coordinator(folder: Path) -> None:

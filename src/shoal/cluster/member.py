@@ -49,7 +49,7 @@ from shoal.cluster.messages import (
 )
 from shoal.cluster.view import Member, View
 from shoal.config import Deadlines
-from shoal.errors import PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged, WireError
+from shoal.errors import CutOff, PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged, WireError
 from shoal.wire.connection import Connection, connect
 from shoal.wire.keys import RunKey
 from shoal.wire.messages import Message
@@ -403,6 +403,8 @@ class Seat:
                 self._lose(RunEnded(message.reason))
             case Refuse(Reason.OVER, text):
                 self._lose(RunEnded(text))
+            case Refuse(Reason.OUTSIDE, text):
+                self._lose(CutOff(f"the run went on without this worker: {text}"))
             case Refuse(reason, text):
                 self._lose(Refused(reason.value, text))
             case _:

@@ -16,6 +16,7 @@ that the process was killed and by what, that the other workers raised the same 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -57,6 +58,8 @@ from shoal.cluster.messages import (
     Join,
     Leave,
     MemberStatus,
+    Place,
+    PlaceRequest,
     Post,
     Ready,
     Reason,
@@ -87,6 +90,7 @@ from shoal.wire.messages import Message
 GATHERING = 0.3  # seconds from the first trouble to the verdict
 COMPLAINTS = 3  # about one member within so many seconds: it is lost, whatever it says itself
 COMPLAINED_WITHIN = 60.0
+GUESTS = 1000  # the number of the first worker from another terminal or host; the launcher's own count from 0
 LEAVING = 60.0  # seconds that workers get to write a last checkpoint when the run is interrupted
 UNWATCHED = 1.0  # a longer gap between two Ticks means that the coordinator itself was held up
 
@@ -104,6 +108,7 @@ class _Seat:
     ready: int | None = None  # the call at which it waits to be let in
     complaints: list[float] = field(default_factory=list)
     done: bool = False
+    done_at: float = 0.0
     left: bool = False  # of its own accord, between two steps
     trouble: Trouble | None = None
 
@@ -195,7 +200,7 @@ class Membership:
         match event:
             case Said(link, StatusRequest()):
                 return [Tell((link,), self.status(now)), HangUp(link)]
-            case Said(link, DrainRequest() | ScaleRequest() as request):
+            case Said(link, DrainRequest() | ScaleRequest() | PlaceRequest() as request):
                 return [*self._serve(link, request), HangUp(link)]
             case Said(link, Join()) if self.end is not None:
                 return [Tell((link,), Refuse(Reason.OVER, self.end.reason)), HangUp(link)]
@@ -278,6 +283,8 @@ class Membership:
             return Refuse(Reason.UNKNOWN_MEMBER, f"{id} is not one of {', '.join(self._seats)}")
         if seat.member == join.member and seat.link is None and seat.counts:
             return None  # it knew the coordinator that died
+        if seat.member == join.member and seat.trouble is not None:
+            return Refuse(Reason.OUTSIDE, seat.trouble.sentence(id))
         if seat.member is not None:
             return Refuse(Reason.TAKEN, f"{id} has already joined, with pid {seat.member.pid}")
         self._reference = self._reference or join
@@ -304,22 +311,28 @@ class Membership:
                 failed = msgspec.structs.replace(message, blames=blamed)
                 self._trouble(id, Raised(seat.whereabouts(now), failed), now)
             case Done(step):
+                seat.done_at = seat.done_at if seat.done else now
                 seat.done = True
                 seat.beat = Beat(step, "finished")
             case Post(name):
                 self._posts[name] = message
                 return [Tell(self._links(), message)]
             case Ready(call):
-                if self.view is None or not self.view.has(id):
+                if call not in self._finished and (self.view is None or not self.view.has(id)):
                     seat.ready = call
             case Finished(call):
                 if self._finished.setdefault(call, message) is message:
+                    for other in self._seats.values():
+                        other.ready = None if other.ready == call else other.ready  # it need not be let in any more
                     return [Tell(self._links(late=True), message)]
             case Admit(view, candidates):
                 return self._admit(view, candidates)
             case Decline(view, newcomers):
                 if self.view is not None and view == self.view.number:
-                    return self._publish([m for m in self.view.workers if m.id not in newcomers])
+                    links = tuple(link for other in newcomers if (link := self._seats[other].link) is not None)
+                    # Calls that ended while they were in the view: they were not told of these.
+                    missed = [Tell(links, finished) for finished in self._finished.values()]
+                    return [*missed, *self._publish([m for m in self.view.workers if m.id not in newcomers])]
             case Complaint(view, about, why):
                 self._complain(id, view, about, why, now)
             case Leave():
@@ -377,15 +390,15 @@ class Membership:
 
         All who have not finished must say so themselves: else they may wait for each other, or for one that is lost.
         """
-        members = [member.id for member in self.view.workers] if self.view else []
-        finished = [id for id in members if self._seats[id].counts and self._seats[id].done]
-        waiting = [id for id in members if self._seats[id].counts and not self._seats[id].done]
-        beats = [self._seats[id].beat for id in waiting]
-        if finished and all(beat.exchanging and beat.lasting > self._deadlines.silence for beat in beats):
-            for id, beat in zip(waiting, beats, strict=True):
-                there = self._seats[finished[0]].whereabouts(now)
-                where = self._seats[id].whereabouts(now)
-                self._trouble(finished[0], Deserted(there, id, where, beat.lasting), now)
+        silence = self._deadlines.silence
+        members = {member.id: self._seats[member.id] for member in self.view.workers} if self.view else {}
+        members = {id: seat for id, seat in members.items() if seat.counts}
+        finished = [id for id, seat in members.items() if seat.done and now - seat.done_at > silence]
+        waiting = [id for id, seat in members.items() if not seat.done]
+        beats = [members[id].beat for id in waiting]
+        if finished and waiting and all(beat.exchanging and beat.lasting > silence for beat in beats):
+            there, where = members[finished[0]].whereabouts(now), members[waiting[0]].whereabouts(now)
+            self._trouble(finished[0], Deserted(there, waiting[0], where, beats[0].lasting), now)
 
     def _nobody_came(self, now: float) -> None:
         missing = [id for id, seat in self._seats.items() if seat.member is None and seat.counts]
@@ -449,7 +462,8 @@ class Membership:
         if not remaining:
             return self._finish(explain(self._troubles(), len(self._seats), self._done()))
         if all(self._seats[member.id].done for member in remaining):
-            return self._finish(End(True, 0, "every worker finished its script"))
+            losses = self._report_losses(len(remaining), math.inf)  # nothing more will be known about them
+            return [*losses, *self._finish(End(True, 0, "every worker finished its script"))]
         decisions = self._report_losses(len(remaining), now)
         renew = self._renew_at is not None and now >= self._renew_at
         if renew or len(remaining) < len(view.workers):
@@ -461,9 +475,7 @@ class Membership:
         decisions: list[Decision] = []
         for id, trouble in self._troubles().items():
             seat = self._seats[id]
-            if id in self._reported or (
-                isinstance(trouble, Vanished | Raised) and now - self._noticed[id] < GATHERING
-            ):
+            if id in self._reported or (isinstance(trouble, Vanished | Raised) and now - self._noticed[id] < GATHERING):
                 continue  # how its process ended, or that the others raised the same, is about to be known
             self._reported.add(id)
             decisions.append(Report(f"{trouble.sentence(id)}; going on with {_workers(remaining)}"))
@@ -501,12 +513,20 @@ class Membership:
         newcomers = [seat.member for seat in wanted if seat.counts and seat.member and seat.ready is not None]
         return self._publish([*self.view.workers, *newcomers])
 
-    def _serve(self, link: int, request: DrainRequest | ScaleRequest) -> list[Decision]:
+    def _serve(self, link: int, request: DrainRequest | ScaleRequest | PlaceRequest) -> list[Decision]:
         """What somebody asks from another terminal."""
         decisions: list[Decision] = []
         match request:
             case _ if self.end is not None or self.view is None:
                 answer = Answer(False, "the run is over" if self.end else "the run has not begun yet: ask again soon")
+            case PlaceRequest() if self._config.least is None:
+                answer = Answer(False, "this run takes nobody in: it was started with one worker, or with --fail-fast")
+            case PlaceRequest():
+                guests = [int(id.rpartition("-")[2]) for id in self._seats]
+                id = f"worker-{max(GUESTS, 1 + max(guests))}"
+                self._seats[id] = _Seat(heard=0.0)
+                self._most += 1
+                return [Tell((link,), Place(id, self._config)), *self._offer()]
             case DrainRequest(id) if (seat := self._seats.get(id)) is None or not seat.counts or seat.link is None:
                 there = ", ".join(id for id, seat in self._seats.items() if seat.counts and seat.link is not None)
                 answer = Answer(False, f"there is no {id} in the run; there is {there}")

@@ -16,6 +16,7 @@ import msgspec
 
 from shoal.cluster.identity import Identity
 from shoal.cluster.view import Member, View
+from shoal.config import RunConfig
 from shoal.wire.messages import Codec, Message
 
 POST_LIMIT = 64 * 1024  # bytes of one posted value: posts are for facts, not for tensors
@@ -29,6 +30,7 @@ class Reason(Enum):
     TAKEN = "id is taken"
     UNLIKE = "numeric identity differs"
     NOT_JOINED = "not joined"
+    OUTSIDE = "the run went on without it"
     OVER = "the run is over"
 
 
@@ -168,6 +170,17 @@ class ScaleRequest(Message, frozen=True):
     workers: int
 
 
+class PlaceRequest(Message, frozen=True):
+    """Joining host -> coordinator: one more worker could come. Answered with Place or Answer."""
+
+
+class Place(Message, frozen=True):
+    """Coordinator -> joining host: the worker's id and the run's settings."""
+
+    member: str
+    config: RunConfig
+
+
 class Answer(Message, frozen=True):
     """Coordinator -> client: what was made of a request."""
 
@@ -223,5 +236,6 @@ TO_COORDINATOR = Codec(
     Finished,
     DrainRequest,
     ScaleRequest,
+    PlaceRequest,
 )
-FROM_COORDINATOR = Codec(ViewChange, Refuse, End, Post, StatusReply, Candidates, Drain, Finished, Answer)
+FROM_COORDINATOR = Codec(ViewChange, Refuse, End, Post, StatusReply, Candidates, Drain, Finished, Answer, Place)

@@ -109,25 +109,22 @@ class Company:
         all agree, do; `leavers` are about to be gone.
         """
         assert self._acts is not None, "who has come late enters first"
-        while True:
+        begun = self._acts
+        while self._acts == begun:
             try:
                 if leavers and self._seat is not None and any(map(self._seat.view.has, leavers)):
                     self._seat.wait_view(self.view, Deadline.after(self._patience), "the next view did not come")
                 leavers = ()
-                result = self._gather_round(keeper, admit)
-                admit = ()
-                if result is None:
+                asked, admit = admit, ()  # once: they may be lost, or come too early
+                self._gather_round(keeper, asked)
+                if self._acts == begun:
                     assert self._group is not None
-                    result = act(self._group)
+                    self._keep(act(self._group))
             except ViewChanged:
                 self._leave_view()
-                continue
             except (PeerClosed, PeerTimeout, Refused) as error:
                 self._complain(error)
-                continue
-            self._acts += 1
-            self._last = result
-            return result
+        return self._last
 
     def gather(self, what: str, value: bytes | Callable[[AbstractGroup], bytes]) -> Told:
         """Small values of all."""
@@ -190,19 +187,28 @@ class Company:
 
     # From view to view ------------------------------------------------------------------------------
 
-    def _gather_round(self, keeper: Keeper | None, admit: Sequence[str]) -> Result | None:
-        """Be in the newest view, at the same point as everyone in it.
+    def _gather_round(self, keeper: Keeper | None, admit: Sequence[str]) -> None:
+        """Be in the newest view, at the same point as everyone in it, with enough workers if a step is to begin.
 
-        Returns the result of the act that is going on, if others have committed it already.
+        If others have committed the act that is going on already, it has committed here too when this returns.
         """
         if self._seat is None:
             self._group = self._group or self._form(_nobody, Wakeup())
-            return None
-        if keeper is not None and self._acts is not None:
+            return
+        if admit:
             self._let_in(self._seat, tuple(admit))
-        view, wakeup = self._seat.stand()
+        acts = self._acts
+        view = self._meet(self._seat, keeper)
+        # Only once all stand at the same point: before that, others may need this worker in order to get there.
+        while keeper is not None and self._acts == acts and not view.enough:
+            self._wait_for_more(self._seat, view)
+            view = self._meet(self._seat, keeper)
+
+    def _meet(self, seat: Seat, keeper: Keeper | None) -> View:
+        """Form the newest view and catch up, if that has not been done yet."""
+        view, wakeup = seat.stand()
         if self._group is not None and self._view == view:
-            return None
+            return view
         self.close()
         if not view.has(self._me):
             raise RunEnded(f"view {view.number} is without {self._me}")
@@ -210,9 +216,11 @@ class Company:
         self._tried = view.number
         self._group = self._form(view, wakeup)
         self._view = view
-        return None if first else self._catch_up(self._seat, self._group, view, keeper)
+        if not first:
+            self._catch_up(seat, self._group, view, keeper)
+        return view
 
-    def _catch_up(self, seat: Seat, group: AbstractGroup, view: View, keeper: Keeper | None) -> Result | None:
+    def _catch_up(self, seat: Seat, group: AbstractGroup, view: View, keeper: Keeper | None) -> None:
         mine = Standing(self._acts, keeper is not None and self._acts is not None)
         told = group.gather(f"view {view.number}: where everyone stands", msgspec.msgpack.encode(mine))
         orders = resync(group.members, [msgspec.msgpack.decode(value, type=Standing) for value in told])
@@ -220,14 +228,23 @@ class Company:
             seat.decline(view.number, tuple(group.members[rank] for rank in sorted(orders.declined)))
             seat.wait_view(view.number, Deadline.after(self._patience), "the next view did not come")
             raise ViewChanged(view.number + 1)
-        missed = self._pass_result(group, orders) if orders.behind else None
+        if orders.behind:
+            self._pass_result(group, orders)
         if orders.newcomers:
             self._pass_state(group, orders, keeper)
-        return missed
 
-    def _pass_result(self, group: AbstractGroup, orders: Orders) -> Result | None:
-        gives = group.rank == orders.giver
-        return group.pass_on("the result of the last act", orders.giver, orders.behind, self._last if gives else None)
+    def _pass_result(self, group: AbstractGroup, orders: Orders) -> None:
+        given = self._last if group.rank == orders.giver else None
+        missed = group.pass_on("the result of the last act", orders.giver, orders.behind, given)
+        if missed is not None:
+            # At once: a newcomer that is told the state after this act next could not give its result to anybody.
+            self._keep(missed)
+
+    def _keep(self, result: Result) -> None:
+        """The act has committed."""
+        assert self._acts is not None
+        self._acts += 1
+        self._last = result
 
     def _pass_state(self, group: AbstractGroup, orders: Orders, keeper: Keeper | None) -> None:
         given = None
@@ -245,17 +262,19 @@ class Company:
             self._acts = acts
 
     def _let_in(self, seat: Seat, admit: tuple[str, ...]) -> None:
-        """Between two steps: wait for the view with those who are let in, and for a view with enough workers."""
+        """Between two steps: wait for the view with those who are let in."""
         view, _ = seat.stand()
-        if admit and not all(view.has(id) for id in admit):
+        if not all(view.has(id) for id in admit):
             seat.admit(view.number, admit)
             seat.wait_view(view.number, Deadline.after(self._patience), "the view with the newcomers did not come")
-        while not (view := seat.view).enough:
-            candidates = seat.candidates
-            if candidates:
-                seat.admit(view.number, tuple(candidate.id for candidate in candidates))
-            self._on_wait(f"waiting for more workers, {len(view.workers)} are not enough")
-            seat.wait_change(view.number, candidates, _LOOK_AGAIN)
+
+    def _wait_for_more(self, seat: Seat, view: View) -> None:
+        """Between two steps: there are too few workers for the next."""
+        candidates = seat.candidates
+        if candidates:
+            seat.admit(view.number, tuple(candidate.id for candidate in candidates))
+        self._on_wait(f"waiting for more workers, {len(view.workers)} are not enough")
+        seat.wait_change(view.number, candidates, _LOOK_AGAIN)
 
     def _complain(self, error: PeerClosed | PeerTimeout | Refused) -> None:
         """A peer can't be reached: whoever is to blame, the next view will be without it."""

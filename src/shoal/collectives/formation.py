@@ -104,6 +104,10 @@ def _greet(view: View, me: str, peer: Member, key: RunKey, deadline: Deadline, w
             raise Refused(answer.reason, f"{peer.id} refused {me}: {answer.text}")
         if answer != Welcome(view.number, peer.id):
             raise BadFrame(f"{peer.id} answered {me}'s hello with {answer}")
+    except PeerClosed as gone:
+        connection.close()
+        # It had not come to this view yet when it took the connection. One that is gone takes no other.
+        raise Refused(_OTHER_VIEW, f"{peer.id} hung up on {me}") from gone
     except BaseException:
         connection.close()
         raise

@@ -128,7 +128,7 @@ def _predict(run: Run, original: Any) -> Any:
         steps: int | None = None,
         callbacks: Any = None,
     ) -> Any:
-        if run.is_plain:
+        if _is_plain(run, self):
             return original(self, x, batch_size, verbose, steps, callbacks)
         request = feeds.Request("predict", x, batch_size=batch_size, steps=steps)
         rows = counted(

@@ -27,8 +27,10 @@ from shoal.launch import logs, report
 from shoal.launch.plan import Plan, WorkerPlan
 from shoal.launch.processes import Process
 from shoal.launch.worker import ENDED, INTERRUPTED
+from shoal.wire.certificates import Pin
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
+from shoal.wire.tickets import Ticket
 
 Farewell = tuple[tuple[float, signal.Signals], ...]
 
@@ -57,8 +59,13 @@ def launch(plan: Plan, environ: Mapping[str, str]) -> int:
         key = RunKey.new()
         key.save(folder / "key")
         # Bound once and let go: an address in use, or too long, is found before anything is started.
-        Listener(config.address or folders.coordinator_address(folder), key).close()
+        address = config.address or folders.coordinator_address(folder)
+        certificate = folders.certificate(folder, address)
+        Listener(address, key, certificate=certificate).close()
         config.save(folder)
+        if plan.ticket is not None:
+            pin = certificate.pin if certificate is not None else Pin(bytes(32))  # nobody shows one on this host
+            Ticket(config.run, key, pin).save(plan.ticket)
         print(report.opening(config), file=sys.stderr, flush=True)
         with _Launcher(plan, folder, logs_folder, environ) as launcher:
             end = launcher.run()
@@ -285,7 +292,8 @@ class _Launcher:
 
     def _with_late_deaths(self, end: End) -> End:
         """A worker that crashed after its script had finished is no success."""
-        crashed = {id: code for id, worker in self._workers.items() if (code := worker.look()) and id not in self._lost}
+        codes = {id: worker.look() for id, worker in self._workers.items() if id not in self._lost}
+        crashed = {id: code for id, code in codes.items() if code and code != ENDED}  # who came late did not finish
         if not end.ok or not crashed:
             return end
         id, code = next(iter(crashed.items()))

@@ -18,6 +18,8 @@ from shoal.checkpoint.schedule import parse
 from shoal.config import BACKENDS, STRATEGIES, TRANSPORTS, Backend, Deadlines, RunConfig, Saving, Transport
 from shoal.errors import BadCheckpoint, UsageError
 from shoal.launch import environment
+from shoal.wire.addresses import TlsAddress, UnixAddress
+from shoal.wire.addresses import parse as parse_address
 
 # Keras's own default comes first.
 _BACKEND_ORDER = ("tensorflow", "jax", "torch")
@@ -46,6 +48,7 @@ class Request:
     strategy: str = "allreduce"
     transport: str = "shm"
     address: str | None = None
+    key_file: str | None = None
     timeout: float | None = None
     check_every: int = 100
     logs: str | None = None
@@ -68,6 +71,7 @@ class Plan:
     config: RunConfig
     workers: tuple[WorkerPlan, ...]  # and the standbys, last
     max_restarts: int = 0  # of each worker within an hour
+    ticket: Path | None = None  # where to write what a joining host needs
 
 
 def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ...]) -> Plan:
@@ -93,6 +97,7 @@ def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ..
         strategy=request.strategy,
         transport=cast(Transport, request.transport),
         address=f"tcp:{request.address}" if request.address else None,
+        host=_host(request),
         deadlines=_deadlines(request.timeout),
         check_every=request.check_every,
         saving=_saving(request, run),
@@ -111,7 +116,8 @@ def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ..
         )
         for number in range(request.workers + request.standby)
     )
-    return Plan(config, workers, 0 if config.least is None else request.max_restarts)
+    ticket = Path(request.key_file).absolute() if request.key_file else None
+    return Plan(config, workers, 0 if config.least is None else request.max_restarts, ticket)
 
 
 def _check_counts(request: Request) -> None:
@@ -140,6 +146,27 @@ def _check_counts(request: Request) -> None:
             f"--pieces {request.pieces} is too few for {request.workers} workers: each computes at least one "
             f"piece of a batch. Use --pieces {request.workers} or more, or fewer workers."
         )
+
+
+def _host(request: Request) -> str:
+    """The address of this host that workers listen at: the coordinator's. Beyond loopback, only on purpose."""
+    if request.address is None:
+        if request.key_file is not None:
+            raise UsageError(
+                "--key-file is for workers that join from elsewhere: say with --address where they find us."
+            )
+        return "127.0.0.1"
+    where = parse_address(f"tcp:{request.address}")
+    if isinstance(where, UnixAddress):
+        raise UsageError(f"--address {request.address}: expected HOST:PORT.")
+    if isinstance(where, TlsAddress):
+        if request.key_file is None:
+            raise UsageError(
+                f"--address {request.address} can be reached from other hosts: name a --key-file for those who join."
+            )
+        if request.transport != "tcp":
+            raise UsageError("workers on several hosts share no memory: add --transport tcp.")
+    return where.host
 
 
 def _saving(request: Request, run: str) -> Saving | None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO, cast
 
 from shoal.cluster.member import exit_code
 from shoal.config import RunConfig
-from shoal.errors import RunEnded
+from shoal.errors import CutOff, RunEnded
 from shoal.launch.report import CHIEF
 from shoal.wire.keys import RunKey
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from shoal.session import Session
 
 INTERRUPTED = 130  # what shells return for a command that Ctrl-C ended
+OUTSIDE = 76  # the run went on without this worker; another may come in its place
 ENDED = 75  # the run was over before this worker's script was
 
 
@@ -75,6 +76,9 @@ def _work(config: RunConfig, key: RunKey, id: str, folder: Path, terminal: _Term
         except BaseException:
             run.close(ok=False)
             raise
+    except CutOff as cut:
+        print(f"shoal: {id} stops: {cut}", file=sys.stderr)
+        return OUTSIDE
     except RunEnded as ended:
         # The launcher says why on the terminal, which is the chief's standard error.
         if id != CHIEF:

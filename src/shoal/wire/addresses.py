@@ -124,3 +124,13 @@ def _parse_host_and_port(text: str, rest: str) -> tuple[str, int]:
     if isinstance(ip, ipaddress.IPv6Address) and ip.scope_id:
         raise UsageError(f"{text!r} names a network card; give an address that is the same on all hosts")
     return host, int(port)
+
+
+def needs_certificate(address: str) -> bool:
+    """Whether who listens there must show a certificate: it can be reached from other hosts."""
+    return isinstance(parse(address), TlsAddress)
+
+
+def any_port(host: str) -> str:
+    """Some free port of this host's address; encrypted, unless it is loopback."""
+    return f"tcp:[{host}]:0" if ":" in host else f"tcp:{host}:0"

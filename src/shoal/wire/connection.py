@@ -70,6 +70,12 @@ class Connection:
     def fileno(self) -> int:
         return self._sock.fileno()
 
+    def local_host(self) -> str:
+        """The address of this host that leads to the peer; loopback for a unix socket."""
+        with socket.socket(fileno=os.dup(self.fileno())) as twin:
+            name = twin.getsockname()
+        return name[0] if isinstance(name, tuple) else "127.0.0.1"
+
     # Sending.
 
     def post(self, message: Message, buffers: Sequence[memoryview] = ()) -> None:
