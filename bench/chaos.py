@@ -37,9 +37,10 @@ from shoal.wire import slate
 
 SCRIPT = Path(__file__).resolve().parent / "chaos_training.py"
 MARK = "SHOAL_CHAOS"  # in the environment of everything that a run starts
-LIMIT = 240.0  # seconds for one run; only a broken one takes so long
-PATIENCE = 45.0  # seconds until a harm whose moment does not come is given up
+LIMIT = 380.0  # seconds for one run; only a broken one takes so long
+PATIENCE = 90.0  # seconds until a harm whose moment does not come is given up
 LOOK_EVERY = 0.0003  # seconds between two looks at the slates
+HOLD = -1.0  # as a pace: do not go on
 PIECES, BATCH = 6, 12
 
 IN_STEP = ("waiting for data", "computing piece", "exchanging gradients", "applying the update", "running callbacks")
@@ -59,7 +60,7 @@ class Harm:
     act: Literal["kill", "stop"] = "kill"
     count: int = 1  # victims, at once
     after: float = 0.0  # seconds between the moment and the act
-    step_pause: float = 0.02  # how slowly the training goes on until then
+    step_pause: float = 0.02  # seconds after each step until then
 
 
 @dataclass
@@ -206,14 +207,24 @@ class Scene:
             return slate.read(folder / f"{worker}.slate") or (0, "starting")
         return 0, "starting"
 
+    def has(self, harm: Harm) -> bool:
+        """Whether there are victims that will do what they are to do once the training goes on."""
+        return bool(self._victims(harm, harm.doing if harm.who == "newcomer" else "", random.Random()))
+
+    def somebody_waits(self) -> bool:
+        return any(self.doing(id)[1] == COMING_IN[-1] for id in self.processes() if id != "coordinator")
+
     def choose(self, harm: Harm, rng: random.Random) -> dict[str, int]:
         """Victims for whom the moment has come; none if there are not enough."""
+        return self._victims(harm, harm.doing, rng)
+
+    def _victims(self, harm: Harm, doing: str, rng: random.Random) -> dict[str, int]:
         alive = self.processes()
         if harm.who == "coordinator":
             return {id: pid for id, pid in alive.items() if id == "coordinator"}
         workers = sorted((id for id in alive if id != "coordinator"), key=lambda id: int(id.rpartition("-")[2]))
         holders = [id for id in workers if self._holds(id)]
-        able = [id for id in self._in_role(harm.who, workers, holders) if self.doing(id)[1].startswith(harm.doing)]
+        able = [id for id in self._in_role(harm.who, workers, holders) if self.doing(id)[1].startswith(doing)]
         rng.shuffle(able)
         chosen: list[str] = []
         for id in able:
@@ -312,7 +323,7 @@ class Chaos:
         try:
             scene = Scene(process.pid, self._runtime, self._ledger, self._workers)
             for harm in self._harms:
-                done = list(self._wait_and_do(harm, scene, process))
+                done = list(self._wait_and_do(harm, scene, process, begun + LIMIT))
                 events += done
                 unfired += [] if done else [harm]
             self._set_pace(0.0)
@@ -343,13 +354,13 @@ class Chaos:
 
     # The harm ---------------------------------------------------------------------------------------
 
-    def _wait_and_do(self, harm: Harm, scene: Scene, process: subprocess.Popen[bytes]) -> Iterator[Event]:
-        until = time.monotonic() + PATIENCE
+    def _wait_and_do(self, harm: Harm, scene: Scene, process: subprocess.Popen[bytes], limit: float) -> Iterator[Event]:
+        until = min(limit, time.monotonic() + PATIENCE)
         looked = 0.0
         while process.poll() is None and time.monotonic() < until:
             if time.monotonic() - looked > 0.005:
                 self._ledger.read()
-                self._set_pace(self._pace_before(harm))
+                self._set_pace(self._pace_before(harm, scene))
                 looked = time.monotonic()
             if self._ledger.steps >= harm.step:
                 victims = scene.choose(harm, self._rng)
@@ -385,12 +396,13 @@ class Chaos:
             events.append(Event(harm, id, pid, now, self._ledger.steps, doing))
         return events
 
-    def _pace_before(self, harm: Harm) -> float:
-        """Fast until the harm's step is near, slower when its moment does not come."""
-        past = self._ledger.steps - harm.step
-        if past < -5:
+    def _pace_before(self, harm: Harm, scene: Scene) -> float:
+        """Fast until the harm's step is near; no step while those whom it needs are still coming."""
+        if self._ledger.steps < harm.step - 5:
             return 0.0
-        return harm.step_pause if past < 60 or not harm.step_pause else 0.1
+        if self._ledger.steps == 0 or scene.has(harm) or (harm.who != "newcomer" and scene.somebody_waits()):
+            return harm.step_pause
+        return HOLD
 
     def _set_pace(self, pause: float) -> None:
         path = self._out / "pace"

@@ -4,8 +4,9 @@ Every worker appends its commits to OUT/<worker>.ledger. One metric counts how o
 epoch: it travels with the gradients, so a sample that is lost or doubled shows in the history and in the weights. At
 the end every worker that took part writes OUT/<worker>.json.
 
-A file OUT/pace, if there is one, says how many seconds to rest after each step. While it is not zero, every change of
-what a worker says it does takes a few milliseconds too, so that each phase of a step can be hit from outside.
+A file OUT/pace, if there is one, says how many seconds to rest after each step; a number below zero: do not go on.
+While it is there, every change of what a worker says it does takes a few milliseconds too, so that each phase of a step
+can be hit from outside.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Pace:
             return 0.0  # not there, or being written
 
     def rest(self) -> None:
-        time.sleep(self.now())
+        while (pause := self.now()) < 0:
+            time.sleep(0.005)
+        time.sleep(pause)
 
     def linger(self) -> None:
         if self.now():

@@ -17,6 +17,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,8 @@ IDLE = 0.05  # the share of a core that a paused contestant may use
 STEADY = 40  # steps after which a stamped job runs as it will
 OUR_WORKER = "shoal.launch.worker"
 OUR_COORDINATOR = "shoal.cluster.coordinator"
+QUOTAS = Path("/sys/fs/cgroup/cpu")  # cgroup v1
+PERIOD = 10_000  # microseconds of a quota
 SETTLE = 0.3  # seconds after a slice in which the gatekeeper's fellows end the step they are in
 
 
@@ -110,7 +113,7 @@ class Processes:
 
     def cpu_seconds(self) -> float:
         """CPU seconds so far of all processes and their descendants."""
-        return sum(_cpu_seconds(member) for member in self.family())
+        return sum(cpu_seconds(member) for member in self.family())
 
 
 class Contestant:
@@ -170,7 +173,9 @@ class Contestant:
 
     @property
     def family(self) -> list[psutil.Process]:
-        return self._processes.family()
+        """Its processes and their descendants, those that the bench has started first and in their order."""
+        started = {process.pid: rank for rank, process in enumerate(self._processes.started)}
+        return sorted(self._processes.family(), key=lambda member: started.get(member.pid, len(started)))
 
     def facts(self) -> Facts:
         """The commands, the CPU cost of a sample, and the share of a core used while paused (0, one hopes)."""
@@ -249,11 +254,11 @@ class Stamped:
 
     def child(self, word: str) -> psutil.Process | None:
         """Its process with this word in the command, if it lives."""
-        for member in self.processes.family():
-            with suppress(psutil.Error):
-                if word in member.cmdline() and member.status() != psutil.STATUS_ZOMBIE:
-                    return member
-        return None
+        return child(self.processes.family(), word)
+
+    @property
+    def family(self) -> list[psutil.Process]:
+        return self.processes.family()
 
     def waiting(self) -> list[psutil.Process]:
         """Workers of ours that are started, do not train and use no CPU: standbys that are ready."""
@@ -261,11 +266,11 @@ class Stamped:
         found = []
         for member in self.processes.family():
             with suppress(psutil.Error):
-                if OUR_WORKER in member.cmdline() and member.pid not in busy and _cpu_seconds(member) > 1.0:
+                if OUR_WORKER in member.cmdline() and member.pid not in busy and cpu_seconds(member) > 1.0:
                     found.append(member)
-        before = [_cpu_seconds(member) for member in found]
+        before = [cpu_seconds(member) for member in found]
         time.sleep(0.5)
-        return [member for member, used in zip(found, before, strict=True) if 0 <= _cpu_seconds(member) - used < 0.02]
+        return [member for member, used in zip(found, before, strict=True) if 0 <= cpu_seconds(member) - used < 0.02]
 
     def wait(self, what: str, condition: Callable[[], object], seconds: float) -> None:
         """Until it is so. RuntimeError says what did not come."""
@@ -303,6 +308,47 @@ def stamped(job: Stamped) -> Iterator[Stamped]:
         job.stop()
 
 
+@contextmanager
+def slowed(processes: Sequence[psutil.Process], share: float) -> Iterator[str]:
+    """Their threads get this share of a core, all together, as long as this lasts; a word on how.
+
+    Only one of the processes may be at work at a time. A control group does it where we may make one; else busy loops
+    on the processes' core, each of which gets as much as they do.
+    """
+    group = QUOTAS / f"shoal-bench-{os.getpid()}"
+    try:
+        group.mkdir(exist_ok=True)
+    except OSError:
+        with _burners(sorted(processes[0].cpu_affinity()), round(1 / share) - 1) as how:
+            yield how
+        return
+    try:
+        (group / "cpu.cfs_period_us").write_text(str(PERIOD))
+        (group / "cpu.cfs_quota_us").write_text(str(round(share * PERIOD)))
+        for process in processes:
+            (group / "cgroup.procs").write_text(str(process.pid))
+        yield f"a quota of {share:.0%} of a core in periods of {PERIOD // 1000} ms"
+    finally:
+        for process in processes:
+            with suppress(OSError):
+                (QUOTAS / "cgroup.procs").write_text(str(process.pid))
+        with suppress(OSError):
+            group.rmdir()
+
+
+@contextmanager
+def _burners(cores: Sequence[int], count: int) -> Iterator[str]:
+    """So many endless loops on these cores, each in a session of its own, among which Linux divides a core."""
+    loop = ["taskset", "-c", ",".join(map(str, cores)), sys.executable, "-c", "while True: pass"]
+    burners = [subprocess.Popen(loop, start_new_session=True) for _ in range(count)]
+    try:
+        yield f"{count} busy loops on core {', '.join(map(str, cores))}"
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+
+
 def together(contestants: Sequence[Contestant], seconds: float) -> float:
     """One slice of all of them at the same time. Returns the sum of their samples per second."""
     for contestant in contestants:
@@ -327,6 +373,15 @@ def restless(contestants: Sequence[Contestant]) -> list[str]:
     return [c.name for c in contestants if (c.facts()["cpu_share_while_paused"] or 0.0) > IDLE]
 
 
+def child(family: Sequence[psutil.Process], word: str) -> psutil.Process | None:
+    """The process with this word in its command, if it lives."""
+    for member in family:
+        with suppress(psutil.Error):
+            if word in member.cmdline() and member.status() != psutil.STATUS_ZOMBIE:
+                return member
+    return None
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -343,7 +398,7 @@ def _family(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _cpu_seconds(process: psutil.Process) -> float:
+def cpu_seconds(process: psutil.Process) -> float:
     try:
         times = process.cpu_times()
     except psutil.NoSuchProcess:

@@ -411,6 +411,27 @@ def test_one_that_is_lost_before_the_first_view_is_not_waited_for():
     ]
 
 
+def test_a_standby_stays_outside_of_the_first_view_and_is_not_waited_for():
+    scene = Scene(2, joined=False, least=1)
+    scene.happen(Started("worker-2"))
+    scene.say(2, Join(member(2), IDENTITY))
+    scene.say(1, Join(member(1), IDENTITY))
+    decisions = scene.say(0, Join(member(0), IDENTITY))
+    view = new_view(decisions)
+    assert ids(view) == ["worker-0", "worker-1"]
+    assert told(decisions, 3) == [ViewChange(view)]
+    scene.say(2, Ready(0))
+    assert told(scene.happen(Exited("worker-1", -9)), 1)[-1] == Candidates((Candidate("worker-2", 0),))
+
+
+def test_a_standby_takes_the_place_of_one_that_is_lost_before_the_first_view():
+    scene = Scene(2, joined=False, least=1)
+    scene.happen(Started("worker-2"))
+    for number in (0, 2):
+        scene.say(number, Join(member(number), IDENTITY))
+    assert ids(new_view(scene.happen(Exited("worker-1", -9)))) == ["worker-0", "worker-2"]
+
+
 def test_one_that_can_not_even_start_ends_the_run():
     scene = Scene(3, joined=False, least=1)
     scene.happen(Exited("worker-1", 3))
@@ -535,10 +556,23 @@ def test_nothing_that_a_lost_member_says_is_heeded():
     assert not [message for message in late if isinstance(message, Post | Finished)]
 
 
-def test_a_lost_member_can_not_come_back_under_its_old_name():
+def test_a_lost_member_that_comes_back_is_told_that_and_why_the_run_went_on_without_it():
     scene = Scene(3, least=1)
     scene.happen(Closed(2))
-    (refusal, *_) = told(scene.happen(Said(9, Join(member(1), IDENTITY))), 9)
+    decisions = scene.happen(Said(9, Join(member(1), IDENTITY)), after=3.0)
+    (refusal,) = told(decisions, 9)
+    assert isinstance(refusal, Refuse)
+    assert refusal.reason is Reason.OUTSIDE
+    assert "worker-1 (pid 101) closed its connection at step 0" in refusal.text
+    assert decisions[1] == HangUp(9)
+    assert ids(scene.membership.view) == ["worker-0", "worker-2"]
+
+
+def test_another_process_can_not_take_the_name_of_a_lost_member():
+    scene = Scene(3, least=1)
+    scene.happen(Closed(2))
+    stranger = msgspec.structs.replace(member(1), pid=999)
+    (refusal, *_) = told(scene.happen(Said(9, Join(stranger, IDENTITY))), 9)
     assert isinstance(refusal, Refuse)
     assert refusal.reason is Reason.TAKEN
 

@@ -76,6 +76,8 @@ def test_commands_are_understood(page: Page, tmp_path: Path, monkeypatch: pytest
                 assert result.exit_code == 0, f"{words}: {result.output}"
             case ["shoal", "status", *rest]:
                 status_verb.status.make_context("status", rest)
+            case ["shoal", "drain" | "scale" | "join" as verb, *rest]:
+                cli.main.commands[verb].make_context(verb, rest)
             case ["shoal", "checkpoint", verb, *rest]:
                 checkpoint_verb.checkpoint.commands[verb].make_context(verb, rest)
             case ["make", target]:
@@ -133,7 +135,7 @@ def place(name: str) -> Path:
 
 @each_page
 def test_options_that_are_named_are_real(page: Page) -> None:
-    real = {option for verb in (run_verb.run, status_verb.status) for param in verb.params for option in param.opts}
+    real = {option for verb in cli.main.commands.values() for param in verb.params for option in param.opts}
     named = {option for code in page.codes() for option in re.findall(r"(?:^|\s)(--[a-z][a-z-]*)", code)}
     assert named <= real
 

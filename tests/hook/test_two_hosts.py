@@ -103,18 +103,19 @@ def test_the_side_of_the_coordinator_goes_on_and_the_other_comes_back(trainings:
     here, there = hosts.names
     options = ["--backend", "torch", "-n", "1:2", "--pieces", "4", "--threads", "1", "--timeout", "2"]
     network = ["--transport", "tcp", "--address", f"{FIRST}:4567", "--key-file", ticket]
-    steps = "60"
-    run = Started(trainings, here, trainings.folder / "run.log", ["run", *options, *network, script, steps])
+    enough = trainings.folder / "enough"
+    run = Started(trainings, here, trainings.folder / "run.log", ["run", *options, *network, script, str(enough)])
     join = None
     try:
         _until("the run begins", lambda: "training" in run.workers().values(), run)
-        words = ["join", f"{FIRST}:4567", "--key-file", ticket, script, steps]
+        words = ["join", f"{FIRST}:4567", "--key-file", ticket, script, str(enough)]
         join = Started(trainings, there, trainings.folder / "join.log", words)
         _until("the guest is let in", lambda: run.workers().get("worker-1000") == "training", run, join)
         hosts.plug("down")
         _until("the guest is lost", lambda: run.workers().get("worker-1000") == "lost", run, join)
         hosts.plug("up")
         _until("it comes back", lambda: run.workers().get("worker-1001") == "training", run, join)
+        enough.touch()
         assert run.process.wait(PATIENCE) == 0, run.said()
         assert join.process.wait(PATIENCE) == 0, join.said()
     finally:
@@ -124,8 +125,7 @@ def test_the_side_of_the_coordinator_goes_on_and_the_other_comes_back(trainings:
                 started.process.wait(30)
         for process in trainings.leftovers():
             process.kill()
-    undisturbed = trainings.shoal("torch", "-n 2 --pieces 4 --threads 1", "two_hosts.py", steps)
-    found = re.search(r"weights (\S+)", run.said()), re.search(r"weights (\S+)", undisturbed.stdout)
-    assert found[0] is not None
-    assert found[1] is not None
-    assert found[0][1] == found[1][1]
+    told = re.search(r"epochs (\d+) weights (\S+)", run.said())
+    assert told is not None, run.said()
+    undisturbed = trainings.shoal("torch", "-n 2 --pieces 4 --threads 1", "two_hosts.py", told[1])
+    assert told[0] in undisturbed.stdout, undisturbed.stdout + undisturbed.stderr

@@ -85,6 +85,16 @@ def test_a_replacement_that_comes_too_late_does_no_harm(world: World):
     assert "the run ended" not in run.err
 
 
+def test_a_standby_waits_outside(world: World):
+    run = world.run("mark('size', me.size)\nmark('rank', me.rank)\n" + WAIT, "-n", 2, "--standby", 1)
+    up(world, 3)
+    assert world.marks("size") == ["2", "2", "2"]
+    assert world.marks("rank") == ["0", "1", "2"]
+    assert states(world)["worker-2"] == "joined"
+    world.tell("go")
+    assert run.wait() == 0, run.err
+
+
 def test_the_next_chief_takes_the_terminal_over(world: World):
     run = world.run(
         """

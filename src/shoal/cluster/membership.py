@@ -329,7 +329,8 @@ class Membership:
                 return self._admit(view, candidates)
             case Decline(view, newcomers):
                 if self.view is not None and view == self.view.number:
-                    links = tuple(link for other in newcomers if (link := self._seats[other].link) is not None)
+                    late = (self._seats[newcomer].link for newcomer in newcomers if newcomer in self._seats)
+                    links = tuple(other for other in late if other is not None)
                     # Calls that ended while they were in the view: they were not told of these.
                     missed = [Tell(links, finished) for finished in self._finished.values()]
                     return [*missed, *self._publish([m for m in self.view.workers if m.id not in newcomers])]
@@ -449,7 +450,7 @@ class Membership:
 
     def _form(self, now: float) -> list[Decision]:
         """View 1, once everyone who may still come is there."""
-        expected = [seat for seat in self._seats.values() if seat.counts]
+        expected = [seat for seat in self._seats.values() if seat.counts][: self._most]  # standbys stay outside
         members = [seat.member for seat in expected if seat.member]
         if not members or len(members) < len(expected):
             return []

@@ -1,0 +1,161 @@
+"""Killed, stopped or failing workers leave no trace in a training: same bits, every step and sample once, nothing left.
+
+Each scene is one real run, and its harms come one after the other while it goes on (bench/chaos.py). A harm waits for
+its moment, and the training waits for the harms: no scene depends on how fast this machine is.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from chaos import IN_STEP, Chaos, Harm, Outcome, disturbed_options, random_plan, undisturbed
+
+SEED = 4
+TWO_FITS, STEPS = "--fits 2 --epochs 3 --steps 30 --validate", 180
+IN_EVERY_PHASE = [
+    # Before the first step has been committed.
+    Harm("other", "building the model"),
+    Harm("other", "taking the chief's weights"),
+    Harm("chief", "computing piece"),
+    # Those who come in their place.
+    Harm("newcomer", "starting", 1),
+    Harm("newcomer", "building the model", 1),
+    Harm("newcomer", "tracing the training step", 1),
+    Harm("newcomer", "waiting to be let in", 1),
+    Harm("newcomer", "waiting to be let in", 3, after=0.01),
+    # Every phase of a step.
+    *(Harm(who, phase, 8 + 3 * place) for place, phase in enumerate(IN_STEP) for who in ("chief", "other")),
+    # Several at once, and again while the others are still coming together.
+    Harm("anyone", "", 40, count=2),
+    Harm("other", "exchanging gradients", 45),
+    Harm("anyone", "", 45, after=0.02),
+    # The coordinator: alone, before a worker, and when somebody is let in.
+    Harm("coordinator", "", 50),
+    Harm("coordinator", "", 55, after=0.01),
+    Harm("chief", "exchanging gradients", 55),
+    Harm("newcomer", "waiting to be let in", 60, after=0.005),
+    Harm("coordinator", "", 60),
+    # Between the steps.
+    Harm("other", "evaluating batch", 61, step_pause=0.001),
+    Harm("chief", "evaluating batch", 61, step_pause=0.001),
+    Harm("chief", "between two fits", 90, step_pause=0.001),
+    Harm("other", "between two fits", 90, step_pause=0.001),
+    Harm("other", "exchanging gradients", STEPS - 1),
+]
+WHILE_FILES_ARE_WRITTEN = [
+    Harm("chief", "running callbacks", 10),
+    Harm("chief", "evaluating batch", 20, step_pause=0.001),
+    Harm("other", "exchanging gradients", 45),
+    Harm("chief", "applying the update", 60),
+    Harm("coordinator", "", 65),
+    Harm("chief", "waiting for data", 79),
+    Harm("newcomer", "waiting to be let in", 80, after=0.01),
+    Harm("chief", "saving the model", 120, after=0.1, step_pause=0.001),
+]
+STOPS_TOO = [
+    Harm("chief", "computing piece", 3, act="stop"),
+    *(Harm("anyone", phase, 20 + 8 * place) for place, phase in enumerate(IN_STEP)),
+    Harm("coordinator", "", 56),
+    Harm("coordinator", "", 57, act="stop"),
+    Harm("other", "exchanging gradients", 65, act="stop"),
+    Harm("chief", "exchanging gradients", 65),
+    Harm("anyone", "evaluating batch", 70, step_pause=0.001),
+]
+AT_RANDOM = [harm for harm in random_plan(random.Random(SEED), 16, STEPS) if harm.act == "kill"]
+
+
+class Scenes:
+    """A folder for runs; each kind of training is done once without harm, for comparison."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._environ = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+        self._undisturbed: dict[tuple[str, ...], Outcome] = {}
+
+    def undisturbed(self, backend: str, arguments: str) -> Outcome:
+        key = (backend, arguments)
+        if key not in self._undisturbed:
+            folder = self.folder / f"u{len(self._undisturbed)}"
+            outcome = undisturbed(folder, backend, arguments.split(), self._environ)
+            assert outcome.code == 0, outcome.output
+            self._undisturbed[key] = outcome
+        return self._undisturbed[key]
+
+    def run(self, name: str, harms: Sequence[Harm], options: Sequence[str], arguments: str) -> Outcome:
+        return Chaos(self.folder / name, harms, options, arguments.split(), SEED, self._environ).run()
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenes]:
+    return Scenes(tmp_path_factory.mktemp("e"))
+
+
+def assert_no_trace(outcome: Outcome, witness: Outcome) -> None:
+    faults = outcome.faults(witness)
+    events = "\n".join(f"{e.step:4} {e.victim} {e.harm.act} {e.doing}" for e in outcome.events)
+    assert not faults, f"seed {SEED}: {faults}\n{events}\n{outcome.output[-8000:]}"
+
+
+@pytest.mark.timeout(400)
+def test_kills_in_every_phase_and_role_leave_no_trace(scenes: Scenes) -> None:
+    options = disturbed_options("jax", workers=4)
+    outcome = scenes.run("phases", IN_EVERY_PHASE, options, TWO_FITS)
+    assert_no_trace(outcome, scenes.undisturbed("jax", TWO_FITS))
+    died_doing = {event.doing for event in outcome.events}
+    for harm in IN_EVERY_PHASE:
+        assert harm.after or any(doing.startswith(harm.doing) for doing in died_doing), harm
+    assert [event.step for event in outcome.events[:3]] == [0, 0, 0]
+    assert outcome.events[-1].step == STEPS - 1
+
+
+@pytest.mark.timeout(400)
+def test_files_are_whole_although_the_chief_that_wrote_them_was_killed(scenes: Scenes) -> None:
+    training = "--epochs 6 --steps 20 --validate --callbacks --save"
+    outcome = scenes.run("files", WHILE_FILES_ARE_WRITTEN, disturbed_options("torch", workers=3), training)
+    assert_no_trace(outcome, scenes.undisturbed("torch", training))
+    assert all(result["saved"] for result in outcome.results.values())
+    with (scenes.folder / "files" / "out" / "log.csv").open() as file:
+        assert [int(row["epoch"]) for row in csv.DictReader(file)] == list(range(6))
+
+
+@pytest.mark.timeout(400)
+def test_stopped_workers_are_replaced_and_leave_no_trace(scenes: Scenes) -> None:
+    training = "--fits 2 --epochs 2 --steps 30 --validate"
+    outcome = scenes.run("stops", STOPS_TOO, disturbed_options("tensorflow", workers=3), training)
+    assert_no_trace(outcome, scenes.undisturbed("tensorflow", training))
+    assert outcome.output.count("its process is stopped") == 2
+
+
+@pytest.mark.timeout(400)
+def test_kills_at_random_moments_over_tcp_leave_no_trace(scenes: Scenes) -> None:
+    options = [*disturbed_options("jax", workers=3, standby=2), "--transport", "tcp"]
+    outcome = scenes.run("tcp", AT_RANDOM, options, TWO_FITS)
+    assert_no_trace(outcome, scenes.undisturbed("jax", TWO_FITS))
+
+
+def test_an_error_on_one_worker_does_not_end_the_run_and_is_told(scenes: Scenes) -> None:
+    training = "--epochs 2 --steps 30"
+    error = " --raise-on worker-1 --raise-at 0 0 7"
+    outcome = scenes.run("error", [], disturbed_options("jax", workers=2), training + error)
+    assert_no_trace(outcome, scenes.undisturbed("jax", training))
+    assert "worker-1 raised ArithmeticError: the numbers do not add up at step 8" in outcome.output
+
+
+def test_an_error_on_all_workers_ends_the_run_at_once_and_is_told(scenes: Scenes) -> None:
+    error = "--epochs 2 --steps 30 --raise-on all --raise-at 0 0 7"
+    outcome = scenes.run("errors", [], disturbed_options("jax", workers=2), error)
+    assert outcome.code == 1
+    assert not outcome.left
+    assert "worker-0 and worker-1 raised ArithmeticError: the numbers do not add up" in outcome.output
+    assert outcome.ledger.steps == 8
+
+
+def test_the_scenes_above_kill_at_least_sixty_processes() -> None:
+    plans = (IN_EVERY_PHASE, WHILE_FILES_ARE_WRITTEN, STOPS_TOO, AT_RANDOM)
+    assert sum(harm.count for plan in plans for harm in plan if harm.act == "kill") >= 60
