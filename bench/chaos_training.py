@@ -26,7 +26,7 @@ from keras import ops
 
 import shoal.session
 
-LINGER = 0.004  # seconds, at most
+LINGER = (0.004, 0.05)  # seconds at most, when steps follow each other fast and when they do not
 BETWEEN_FITS = "between two fits"
 SAVING = "saving the model"
 
@@ -55,8 +55,8 @@ class Pace:
         time.sleep(pause)
 
     def linger(self) -> None:
-        if self.now():
-            time.sleep(self._rng.uniform(0, LINGER))
+        if pause := self.now():
+            time.sleep(self._rng.uniform(0, sorted((LINGER[0], pause / 5, LINGER[1]))[1]))
 
 
 def say_slowly(pace: Pace) -> None:

@@ -1,4 +1,4 @@
-"""`make demo`: trains examples/digits.py on four workers, then on one, and compares.
+"""`make demo`: trains examples/digits.py on four workers, kills one of them on the way, then on one, and compares.
 
 Both runs cut every batch into the same four pieces and give every worker one thread, so their weights must be the
 same bits. Exits with 1 if they are not.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +27,7 @@ from rich.table import Table
 
 SCRIPT = Path(__file__).with_name("digits.py")
 WORKERS, PIECES, BATCH = 4, 4, 128  # the batch is the script's
+VICTIM = "worker-2"
 
 # `keras.utils.set_random_seed` imports TensorFlow wherever it is installed. What it says as it starts is of no use
 # here; some of it no longer heeds the variable.
@@ -40,12 +44,13 @@ class Outcome:
     samples_per_second: float
     accuracy: float
     weights: str  # hash
+    killed: str = ""  # what was done to it
 
 
 def main() -> int:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="shoal-demo-") as folder:
-        many = train(WORKERS, Path(folder, "many"), quiet=False)
+        many = train(WORKERS, Path(folder, "many"), quiet=False, kill=True)
         with console.status("the same training on one worker, for comparison"):
             one = train(1, Path(folder, "one"), quiet=True)
     console.print()
@@ -55,29 +60,37 @@ def main() -> int:
         console.print(f"{WORKERS} workers share {cores} cores here: samples/s says nothing about scaling.", style="dim")
     same = many.weights == one.weights
     if same:
-        console.print(f"The weights are the same bits on {WORKERS} workers and on one.", style="bold green")
+        although = f", although {many.killed}" if many.killed else ""
+        console.print(f"The weights are the same bits on {WORKERS} workers and on one{although}.", style="bold green")
     else:
         console.print(f"The weights DIFFER between {WORKERS} workers and one.", style="bold red")
     console.print(f"{time.perf_counter() - began:.0f} s in all", style="dim")
     return 0 if same else 1
 
 
-def train(workers: int, folder: Path, *, quiet: bool) -> Outcome:
+def train(workers: int, folder: Path, *, quiet: bool, kill: bool = False) -> Outcome:
     """`shoal run` on the script. Unless it is to be quiet, the chief's progress bar is on this terminal."""
     folder.mkdir()
+    runtime = folder / "runtime"  # of its own, so that `shoal status` shows this run alone
+    runtime.mkdir(mode=0o700)
+    environ = {**ENVIRON, "XDG_RUNTIME_DIR": str(runtime)}
+    murder = Murder(environ)
     options = ["-n", str(workers), "--pieces", str(PIECES), "--threads", "1", "--backend", "jax"]
     shown = " ".join(["shoal run", *options, os.path.relpath(SCRIPT)])
     console.print(f"$ {shown}", style="bold")
     command = [sys.executable, "-m", "shoal", "run", *options, str(SCRIPT), str(folder)]
     said = []
+    if kill:
+        murder.start()
     with subprocess.Popen(
-        command, env=ENVIRON, stdout=subprocess.DEVNULL if quiet else None, stderr=subprocess.PIPE, text=True
+        command, env=environ, stdout=subprocess.DEVNULL if quiet else None, stderr=subprocess.PIPE, text=True
     ) as process:
         for line in process.stderr or ():
             if not any(noise in line for noise in NOISE):
                 said.append(line)
                 if not quiet:
                     print(line, end="", file=sys.stderr, flush=True)
+    murder.over.set()
     if process.returncode != 0:
         print("".join(said) if quiet else "", end="", file=sys.stderr)
         sys.exit(f"demo: `{shown}` ended with code {process.returncode}")
@@ -85,7 +98,28 @@ def train(workers: int, folder: Path, *, quiet: bool) -> Outcome:
         epochs = list(csv.DictReader(file))
     speeds = [float(epoch["samples_per_second"]) for epoch in epochs[1:]]  # the first one compiles
     accuracy = float(epochs[-1]["val_accuracy"])
-    return Outcome(workers, statistics.median(speeds), accuracy, hash_of(folder / "digits.weights.h5"))
+    weights = hash_of(folder / "digits.weights.h5")
+    return Outcome(workers, statistics.median(speeds), accuracy, weights, murder.deed)
+
+
+class Murder(threading.Thread):
+    """Waits until the victim trains, and kills it with -9."""
+
+    def __init__(self, environ: dict[str, str]) -> None:
+        super().__init__(daemon=True)
+        self._environ = environ
+        self.over = threading.Event()
+        self.deed = ""
+
+    def run(self) -> None:
+        while not self.over.wait(0.1) and not self.deed:
+            command = [sys.executable, "-m", "shoal", "status", "--json"]
+            answer = subprocess.run(command, env=self._environ, capture_output=True, text=True).stdout
+            members = (member for run in json.loads(answer or "[]") for member in run.get("members", []))
+            for member in members:
+                if member["id"] == VICTIM and member["step"] > 0 and not self.over.is_set():
+                    os.kill(member["pid"], signal.SIGKILL)
+                    self.deed = f"{VICTIM} was killed at about step {member['step']}"
 
 
 def hash_of(path: Path) -> str:

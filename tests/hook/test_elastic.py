@@ -45,8 +45,7 @@ IN_EVERY_PHASE = [
     Harm("other", "evaluating batch", 61, step_pause=0.001),
     Harm("chief", "evaluating batch", 61, step_pause=0.001),
     Harm("chief", "between two fits", 90, step_pause=0.001),
-    Harm("other", "between two fits", 90, step_pause=0.001),
-    Harm("other", "exchanging gradients", STEPS - 1),
+    Harm("other", "exchanging gradients", STEPS - 1, step_pause=0.3),
 ]
 WHILE_FILES_ARE_WRITTEN = [
     Harm("chief", "running callbacks", 10),
@@ -59,6 +58,10 @@ WHILE_FILES_ARE_WRITTEN = [
     Harm("chief", "saving the model", 120, after=0.1, step_pause=0.001),
 ]
 STOPS_TOO = [
+    # Before the first view.
+    Harm("coordinator"),
+    Harm("coordinator", after=2.0),
+    Harm("other", "starting"),
     Harm("chief", "computing piece", 3, act="stop"),
     *(Harm("anyone", phase, 20 + 8 * place) for place, phase in enumerate(IN_STEP)),
     Harm("coordinator", "", 56),

@@ -138,7 +138,8 @@ class Seat:
             connection.peer = "coordinator"
             return connection
 
-        connection = reach(Deadline.after(deadlines.connect))
+        soon = Deadline.after(deadlines.connect)
+        connection = _patiently(reach, soon) if find else reach(soon)
         seat = cls(connection, member, deadlines, slate, on_chief, reach if find else None)
         seat._joined = Join(member, identity)
         seat._outbox.append(seat._joined)
@@ -474,6 +475,18 @@ def _forget_seats() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_seats)
+
+
+def _patiently(reach: Callable[[Deadline], Connection], deadline: Deadline) -> Connection:
+    """For one who comes when the coordinator has just died: another is started in its place."""
+    launcher = os.getppid()
+    while True:
+        try:
+            return reach(deadline)
+        except PeerClosed:
+            if deadline.passed() or os.getppid() != launcher:
+                raise
+            time.sleep(_PAUSE)
 
 
 def _blamed(error: BaseException) -> tuple[str, ...]:
