@@ -224,7 +224,7 @@ class Scene:
             return {id: pid for id, pid in alive.items() if id == "coordinator"}
         workers = sorted((id for id in alive if id != "coordinator"), key=lambda id: int(id.rpartition("-")[2]))
         holders = [id for id in workers if self._holds(id)]
-        able = [id for id in self._in_role(harm.who, workers, holders) if self.doing(id)[1].startswith(doing)]
+        able = [id for id in self._in_role(harm, workers, holders) if self.doing(id)[1].startswith(doing)]
         rng.shuffle(able)
         chosen: list[str] = []
         for id in able:
@@ -233,8 +233,8 @@ class Scene:
                 chosen.append(id)
         return {id: alive[id] for id in chosen} if len(chosen) == harm.count else {}
 
-    def _in_role(self, who: Who, workers: list[str], holders: list[str]) -> list[str]:
-        match who:
+    def _in_role(self, harm: Harm, workers: list[str], holders: list[str]) -> list[str]:
+        match harm.who:
             case "chief":
                 return holders[:1]
             case "other":
@@ -242,7 +242,7 @@ class Scene:
             case "newcomer":
                 return [id for id in workers if id not in holders]
             case _:
-                return list(workers)
+                return list(holders if harm.doing else workers)  # only those who train do what can be waited for
 
     def _holds(self, worker: str) -> bool:
         """Whether this worker has the training's state: it has committed, or all are at the beginning."""

@@ -255,7 +255,7 @@ def test_a_result_that_is_lost_with_the_only_one_who_had_it_is_made_again(crew: 
 @each_transport
 def test_a_chief_lost_in_a_broadcast_leaves_no_mixture(transport: str, crew: Callable[..., Crew]) -> None:
     """Both others have got a part of its bytes: what counts is the next chief's, whole."""
-    count = 1_000_000
+    count = 4_000_000
 
     def chief(mate: Mate) -> Result:
         def act(group: AbstractGroup) -> Result:
@@ -618,7 +618,7 @@ def test_with_too_few_workers_no_step_begins_until_another_has_come(crew: Callab
     assert not among.mates[0].seat.view.enough
     among.come_late(2)
     assert among.play({0: member, 2: newcomer}) == {0: [b"worker-0", b"worker-2"], 2: [b"worker-0", b"worker-2"]}
-    assert among.mates[0].waits[0] == "waiting for more workers, 1 are not enough"
+    assert among.mates[0].waits[0] == "waiting for more workers: too few with 1"
 
 
 # One whose script is over ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import pytest
 from chaos import IN_STEP, Chaos, Harm, Outcome, disturbed_options, random_plan, undisturbed
 
 SEED = 4
-TWO_FITS, STEPS = "--fits 2 --epochs 3 --steps 30 --validate", 180
+TWO_FITS, STEPS = "--fits 2 --epochs 5 --steps 20 --validate", 200
 IN_EVERY_PHASE = [
     # Before the first step has been committed.
     Harm("other", "building the model"),
@@ -30,21 +30,22 @@ IN_EVERY_PHASE = [
     Harm("newcomer", "waiting to be let in", 1),
     Harm("newcomer", "waiting to be let in", 3, after=0.01),
     # Every phase of a step.
-    *(Harm(who, phase, 8 + 3 * place) for place, phase in enumerate(IN_STEP) for who in ("chief", "other")),
+    *(Harm(who, phase, 8 + 2 * place) for place, phase in enumerate(IN_STEP) for who in ("chief", "other")),
     # Several at once, and again while the others are still coming together.
-    Harm("anyone", "", 40, count=2),
-    Harm("other", "exchanging gradients", 45),
-    Harm("anyone", "", 45, after=0.02),
-    # The coordinator: alone, before a worker, and when somebody is let in.
-    Harm("coordinator", "", 50),
-    Harm("coordinator", "", 55, after=0.01),
-    Harm("chief", "exchanging gradients", 55),
-    Harm("newcomer", "waiting to be let in", 60, after=0.005),
-    Harm("coordinator", "", 60),
+    Harm("anyone", "", 26, count=2),
+    Harm("other", "exchanging gradients", 30),
+    Harm("anyone", "", 30, after=0.02),
     # Between the steps.
-    Harm("other", "evaluating batch", 61, step_pause=0.001),
-    Harm("chief", "evaluating batch", 61, step_pause=0.001),
+    Harm("other", "evaluating batch", 35, step_pause=0.001),
+    Harm("chief", "evaluating batch", 55, step_pause=0.001),
     Harm("chief", "between two fits", 90, step_pause=0.001),
+    # The coordinator: alone, before a worker, and when somebody is let in.
+    Harm("coordinator", "", 110),
+    Harm("coordinator", "", 115, after=0.01),
+    Harm("chief", "exchanging gradients", 115),
+    Harm("newcomer", "waiting to be let in", 120, after=0.005),
+    Harm("coordinator", "", 120),
+    # The last step.
     Harm("other", "exchanging gradients", STEPS - 1, step_pause=0.3),
 ]
 WHILE_FILES_ARE_WRITTEN = [

@@ -412,6 +412,8 @@ class Seat:
                 pass
 
     def _take_view(self, view: View) -> None:
+        if self._view is not None and view.number <= self._view.number:
+            return  # told again, by a coordinator that has just come
         if self._view is not None:
             self.wakeup.set(ViewChanged(view.number))
             self.wakeup = Wakeup()

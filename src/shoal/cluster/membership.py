@@ -106,7 +106,7 @@ class _Seat:
     worked: float = 0.0  # when its process was last seen to use the processor
     evidence: Evidence | None = None
     ready: int | None = None  # the call at which it waits to be let in
-    complaints: list[float] = field(default_factory=list)
+    complaints: dict[int, float] = field(default_factory=dict)  # view -> when its peers could not reach it
     done: bool = False
     done_at: float = 0.0
     left: bool = False  # of its own accord, between two steps
@@ -186,7 +186,7 @@ class Membership:
             self.view,
             self._most,
             tuple(self._seats),
-            tuple(id for id, seat in self._seats.items() if not seat.counts),
+            self._lost(),
             self._reference,
             tuple(self._posts.values()),
             tuple(self._finished.values()),
@@ -269,6 +269,10 @@ class Membership:
         if refusal is None:
             self._ids[link] = member.id
             seat = self._seats[member.id]
+            if isinstance(seat.trouble, Absent):  # better late than never
+                seat.trouble = None
+                self._noticed.pop(member.id, None)
+                self._reported.discard(member.id)
             seat.member, seat.link, seat.heard, seat.worked = member, link, now, now
             late = (*self._finished.values(), ViewChange(self.view), Candidates(self._offered)) if self.view else ()
             return [Tell((link,), message) for message in (*self._posts.values(), *late)]
@@ -389,15 +393,19 @@ class Membership:
     def _judge_desertion(self, now: float) -> None:
         """Workers in an exchange that a finished one will never come to would wait for their whole stall.
 
-        All who have not finished must say so themselves: else they may wait for each other, or for one that is lost.
+        All who have not finished must say so themselves: else they may wait for each other, or for one that is about to
+        be found lost. Where a loss does not end the run, a finished worker may be slow to come to a new view.
         """
         silence = self._deadlines.silence
+        long = silence if self._config.least is None else 2 * silence
         members = {member.id: self._seats[member.id] for member in self.view.workers} if self.view else {}
         members = {id: seat for id, seat in members.items() if seat.counts}
-        finished = [id for id, seat in members.items() if seat.done and now - seat.done_at > silence]
+        if any(now - seat.heard > silence / 2 for seat in members.values()):
+            return
+        finished = [id for id, seat in members.items() if seat.done and now - seat.done_at > long]
         waiting = [id for id, seat in members.items() if not seat.done]
         beats = [members[id].beat for id in waiting]
-        if finished and waiting and all(beat.exchanging and beat.lasting > silence for beat in beats):
+        if finished and waiting and all(beat.exchanging and beat.lasting > long for beat in beats):
             there, where = members[finished[0]].whereabouts(now), members[waiting[0]].whereabouts(now)
             self._trouble(finished[0], Deserted(there, waiting[0], where, beats[0].lasting), now)
 
@@ -562,7 +570,7 @@ class Membership:
             seat = self._seats.get(id)
             if seat is None or not seat.counts:
                 continue
-            seat.complaints = [t for t in seat.complaints if now - t < COMPLAINED_WITHIN and t < now] + [now]
+            seat.complaints = {v: at for v, at in seat.complaints.items() if now - at < COMPLAINED_WITHIN} | {view: now}
             if len(seat.complaints) >= COMPLAINTS:
                 self._trouble(id, Unreachable(seat.whereabouts(now), by, why), now)
 
@@ -575,6 +583,9 @@ class Membership:
     def _troubles(self) -> dict[str, Trouble]:
         troubles = {id: self._seats[id].trouble for id in self._noticed}
         return {id: trouble for id, trouble in troubles.items() if trouble is not None}
+
+    def _lost(self) -> tuple[str, ...]:
+        return tuple(id for id, seat in self._seats.items() if not seat.counts)
 
     def _done(self) -> tuple[str, ...]:
         return tuple(id for id, seat in self._seats.items() if seat.done)

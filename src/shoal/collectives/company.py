@@ -273,7 +273,7 @@ class Company:
         candidates = seat.candidates
         if candidates:
             seat.admit(view.number, tuple(candidate.id for candidate in candidates))
-        self._on_wait(f"waiting for more workers, {len(view.workers)} are not enough")
+        self._on_wait(f"waiting for more workers: too few with {len(view.workers)}")
         seat.wait_change(view.number, candidates, _LOOK_AGAIN)
 
     def _complain(self, error: PeerClosed | PeerTimeout | Refused) -> None:

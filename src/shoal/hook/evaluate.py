@@ -56,6 +56,15 @@ class Evaluation:
     def steps(self) -> int | None:
         return self._source.steps
 
+    @property
+    def place(self) -> int:
+        """How much of a stream is used up."""
+        return self._source.place_in_stream(0)
+
+    @place.setter
+    def place(self, place: int) -> None:
+        self._source.go_to(place)
+
     def build(self) -> AbstractEngine:
         self._model._symbolic_build(data_batch=feeds.example(self._source.spec(), 1))
         return engine_for(self._model)
@@ -69,10 +78,10 @@ class Evaluation:
         self._model.stop_evaluating = False
         callbacks.on_test_begin()
         seeds = engine.test_seeds()
-        place = self._source.place_in_stream(0)
+        place = self.place
 
         def act(group: AbstractGroup) -> Result:
-            self._source.go_to(place)
+            self.place = place
             return self._total(engine, self._test(engine, seeds, group, callbacks), group, number)
 
         names, *reduced = (result := self._run.company.commit(act)).values

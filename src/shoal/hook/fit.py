@@ -121,6 +121,7 @@ class Position(msgspec.Struct):
     pieces: int = 1
     balance: Balance = Balance()
     stream: int = 0  # batches of a stream that are used up
+    held_out: int = 0  # the same, of a stream for validation
     call: int = 0  # the number of this fit among the script's calls
     calls: int = 0  # that the script has made, this one included
     trained: int = 0  # steps of the whole run, over all fits
@@ -212,6 +213,7 @@ class Training:
         at.call, at.calls = self._call, self._run.calls
         at.pieces, at.balance = self._reduction.pieces, self._reduction.balance
         at.stream = self._source.place_in_stream(at.step)
+        at.held_out = self._validation.place if self._validation is not None else 0
         self._engine.settle()
         state = self._engine.state()
         remembered, arrays = capture(self._callbacks)
@@ -227,6 +229,8 @@ class Training:
         self._run.calls = at.calls
         self._reduction.pieces, self._reduction.balance = at.pieces, at.balance
         self._source.go_to(at.stream)
+        if self._validation is not None:
+            self._validation.place = at.held_out
         self._remembered = (given.values[1], given.arrays[count:])
 
     def _resume(self) -> None:
