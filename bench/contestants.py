@@ -286,6 +286,16 @@ class Stamped:
         target = self.step + count
         self.wait(f"do {count} steps", lambda: self.step >= target, seconds)
 
+    def wait_end(self, seconds: float) -> None:
+        """Until the job has ended by itself. RuntimeError if it failed, or does not end."""
+        launcher = self.processes.started[0]
+        try:
+            failed = launcher.wait(seconds)
+        except subprocess.TimeoutExpired:
+            failed = True
+        if failed:
+            raise RuntimeError(f"{self.name}: failed, or did not end\n{self.processes.log_end()}")
+
     def kill(self, pid: int) -> Kill:
         """`kill -9`; returns when the process is gone."""
         descriptor = os.pidfd_open(pid)

@@ -143,9 +143,8 @@ def digests(model: str, given: argparse.Namespace) -> Facts:
         with stamped(job), ExitStack() as stack:
             if name == "slowed down":
                 stack.enter_context(slowed([worker_of(job)], SLOW))
-            digest = job.folder / "digest"
-            job.wait("end", lambda digest=digest: digest.exists() and digest.read_text(), 10 * STEPS_PER_EPOCH)
-            found[name] = digest.read_text()
+            job.wait_end(10 * STEPS_PER_EPOCH)
+            found[name] = (job.folder / "digest").read_text()
     return {"digests": found, "same": len(set(found.values())) == 1}
 
 

@@ -25,7 +25,8 @@ from shoal.cluster.events import (
     Started,
     Tick,
 )
-from shoal.cluster.membership import COMPLAINED_WITHIN, GATHERING
+from shoal.cluster.membership import COMPLAINED_WITHIN, COMPLAINTS, GATHERING
+from shoal.config import Deadlines
 from shoal.cluster.messages import (
     Admit,
     Beat,
@@ -834,7 +835,7 @@ def test_complaints_of_long_ago_do_not_count():
         scene.say(0, Complaint(view, ("worker-2",), "no route"))
         scene.happen(Tick(), after=GATHERING)
         for number in range(3):
-            scene.say(number, Beat(), after=COMPLAINED_WITHIN / 4)
+            scene.say(number, Beat(), after=(COMPLAINED_WITHIN + COMPLAINTS * Deadlines().stall) / 4)
     assert ids(scene.membership.view) == ["worker-0", "worker-1", "worker-2"]
 
 

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from shoal.wire.memory import drop_spare
+
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     """Every test gives back the descriptors it took, shared memory among them."""
     before = set(os.listdir("/proc/self/fd"))
     yield
+    drop_spare()
     gc.collect()
     after = set(os.listdir("/proc/self/fd"))
     left = [os.readlink(f"/proc/self/fd/{fd}") for fd in after - before if os.path.islink(f"/proc/self/fd/{fd}")]

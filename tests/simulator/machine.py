@@ -30,8 +30,8 @@ from shoal.cluster import member
 from shoal.cluster.messages import Beat
 from shoal.collectives import formation, meeting
 from shoal.errors import BadFrame, PeerClosed, PeerTimeout
-from shoal.wire.transfer import transfer
 from shoal.wire.messages import Message
+from shoal.wire.transfer import transfer
 
 EOF = None
 FOREVER = math.inf

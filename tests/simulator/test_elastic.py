@@ -56,7 +56,8 @@ def test_all_but_one_are_killed_at_once(moment):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_more_is_killed_while_the_others_recover(seed):
-    kills = (Fault("kill", 0, "step 2", 0.002), Fault("kill", "chief", "view 2", 0.005), Fault("kill", 2, "view 3", 0.001))
+    first, second = Fault("kill", 0, "step 2", 0.002), Fault("kill", "chief", "view 2", 0.005)
+    kills = (first, second, Fault("kill", 2, "view 3", 0.001))
     sim = over(Plan(seed, 4, restarts=0, late=0.05, faults=kills))
     assert len(lost(sim)) == 3
 
@@ -110,7 +111,8 @@ def test_of_two_that_cannot_reach_each_other_one_goes(moment, pair):
 
 def test_of_two_that_cannot_reach_each_other_one_goes_also_when_waits_may_be_long():
     """Three complaints within a minute never came where each takes as long as the stall deadline: the run hung."""
-    sim = play(Plan(5, restarts=0, stall=100.0, faults=(Fault("cut", 0, "step 2", seconds=2000.0, other=1),)), limit=800.0)
+    cut = Fault("cut", 0, "step 2", seconds=2000.0, other=1)
+    sim = play(Plan(5, restarts=0, stall=100.0, faults=(cut,)), limit=800.0)
     assert sim.watcher.overs[0].ok
     assert len(lost(sim)) == 1
 

@@ -32,7 +32,8 @@ class Announcements:
         """Until the chief has done it as often as this worker has asked; False if this worker is the chief.
 
         A path that differs from worker to worker (a time, a temporary folder) never comes from the chief. After the
-        silence deadline it is enough that the chief has done as many calls of this kind. PeerTimeout names the chief.
+        silence deadline it is enough that the chief has done as many calls of this kind; but not for one who came late
+        and does not know how many there were. PeerTimeout names the chief.
         """
         same, alike = self._numbered(f"{what} {path}"), self._numbered(what)
         while not self._is_chief():
@@ -47,8 +48,9 @@ class Announcements:
         return False
 
     def _wait_for_either(self, what: str, path: str, same: str, alike: str, chief: str) -> bool:
+        names = (same, alike) if self._seat.view.has(self._seat.member.id) else (same,)
         try:
-            found = self._seat.wait_post((same, alike), Deadline.after(self._deadlines.stall), while_chief=chief)
+            found = self._seat.wait_post(names, Deadline.after(self._deadlines.stall), while_chief=chief)
         except PeerTimeout as error:
             text = f"{chief} did not {what} {path}, for which {self._seat.member.id} waits"
             raise PeerTimeout((chief,), f"{text}. Every worker must make the same calls.") from error

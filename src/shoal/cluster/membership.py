@@ -89,7 +89,7 @@ from shoal.wire.messages import Message
 
 GATHERING = 0.3  # seconds from the first trouble to the verdict
 COMPLAINTS = 3  # about one member within so many seconds: it is lost, whatever it says itself
-COMPLAINED_WITHIN = 60.0
+COMPLAINED_WITHIN = 60.0  # and as long as the waits that they are about may have lasted
 GUESTS = 1000  # the number of the first worker from another terminal or host; the launcher's own count from 0
 LEAVING = 60.0  # seconds that workers get to write a last checkpoint when the run is interrupted
 UNWATCHED = 1.0  # a longer gap between two Ticks means that the coordinator itself was held up
@@ -106,7 +106,7 @@ class _Seat:
     worked: float = 0.0  # when its process was last seen to use the processor
     evidence: Evidence | None = None
     ready: int | None = None  # the call at which it waits to be let in
-    complaints: dict[int, float] = field(default_factory=dict)  # view -> when its peers could not reach it
+    complaints: dict[tuple[int, str], float] = field(default_factory=dict)  # view, peer -> when that could not reach it
     done: bool = False
     done_at: float = 0.0
     left: bool = False  # of its own accord, between two steps
@@ -566,13 +566,18 @@ class Membership:
         if self.view is None or view != self.view.number:
             return
         self._renew_at = self._renew_at or now + GATHERING  # if one of them is dead, that is known by then
-        for id in about:
-            seat = self._seats.get(id)
-            if seat is None or not seat.counts:
-                continue
-            seat.complaints = {v: at for v, at in seat.complaints.items() if now - at < COMPLAINED_WITHIN} | {view: now}
-            if len(seat.complaints) >= COMPLAINTS:
-                self._trouble(id, Unreachable(seat.whereabouts(now), by, why), now)
+        recent = now - COMPLAINED_WITHIN - COMPLAINTS * self._deadlines.stall  # a complaint may take a whole stall
+        blamed = {id: self._seats[id] for id in about if id in self._seats and self._seats[id].counts}
+        for seat in (self._seats[by], *blamed.values()):
+            seat.complaints = {which: at for which, at in seat.complaints.items() if at > recent}
+        for seat in blamed.values():
+            seat.complaints[view, by] = now
+        # Who is cut off from one complains about all who wait for it: it is the one that most complain about who goes.
+        worst = max(blamed, key=lambda id: len(blamed[id].complaints), default=by)
+        complaints = self._seats[worst].complaints
+        often = len({view for view, _ in complaints}) >= COMPLAINTS
+        if often and worst != by and len(complaints) >= len(self._seats[by].complaints):
+            self._trouble(worst, Unreachable(self._seats[worst].whereabouts(now), by, why), now)
 
     # The end ----------------------------------------------------------------------------------------
 

@@ -116,6 +116,9 @@ class _LargeExchange(AbstractExchange):
         return Outcome(self._total, notes)
 
     def close(self) -> None:
+        if self._blocks:
+            # Peers of this view have left it before this worker's next exchange is opened: it may be written again.
+            self._blocks.pop(self._meeting.rank).recycle()
         _close(self._blocks)
 
 

@@ -40,6 +40,8 @@ def restore(callbacks: Any, captured: bytes, arrays: Sequence[Array]) -> None:
     for one, (kind, memory) in zip(_members(callbacks), memories, strict=False):
         if type(one).__name__ != kind:
             continue
+        if getattr(one, "monitor_op", 0) is None and "monitor_op" not in memory:
+            one._set_monitor_op()  # the other's is set; done later, it would turn the sign of `min_delta` once more
         for name, value in memory.items():
             setattr(one, name, _unfolded(value, arrays))
 

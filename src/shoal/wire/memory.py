@@ -38,8 +38,11 @@ class SharedBlock:
     def create(cls, name: str, nbytes: int, *, peers_write: bool = False) -> SharedBlock:
         """A new block of zeros; NoSpace says how much was wanted, how much there is and what to do.
 
-        With `peers_write` false the kernel lets nobody but this mapping write to it.
+        With `peers_write` false the kernel lets nobody but this mapping write to it; then it may be one that was
+        recycled, with its old contents.
         """
+        if not peers_write and (spare := _take_spare(nbytes)) is not None:
+            return spare
         _check_space(name, nbytes)
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -81,6 +84,18 @@ class SharedBlock:
         """The whole block as bytes, in place."""
         return memoryview(self._map)
 
+    def recycle(self) -> None:
+        """Keep a block of one's own for the next one of its size: making one takes as long as filling it.
+
+        Not for blocks that peers write to: one of them may wake up late and still do so.
+        """
+        global _spare
+        smaller: SharedBlock | None = self
+        if _spare is None or _spare.nbytes < self.nbytes:
+            _spare, smaller = self, _spare
+        if smaller is not None:
+            smaller.close()
+
     def close(self) -> None:
         """Close the descriptor and unmap, or leave the unmapping to the last array that still reads."""
         if self.fd >= 0:
@@ -88,6 +103,25 @@ class SharedBlock:
             self.fd = -1
         with contextlib.suppress(BufferError):
             self._map.close()
+
+
+_spare: SharedBlock | None = None
+
+
+def _take_spare(nbytes: int) -> SharedBlock | None:
+    global _spare
+    if _spare is None or _spare.nbytes != nbytes:
+        return None
+    taken, _spare = _spare, None
+    return taken
+
+
+def drop_spare() -> None:
+    """Give the recycled block back, if there is one."""
+    global _spare
+    if _spare is not None:
+        _spare.close()
+    _spare = None
 
 
 def close_all(fds: list[int]) -> None:

@@ -1,0 +1,343 @@
+"""Deliberate bugs, one at a time: the simulator must find each of them within a few runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from shoal.cluster.membership import Membership
+from shoal.cluster.messages import Decline, Finished
+from shoal.cluster.view import View
+from shoal.collectives import company as company_module
+from shoal.collectives import formation
+from shoal.collectives.abstract import Result
+from shoal.collectives.company import Company
+from shoal.collectives.messages import Hello
+from shoal.collectives.protocol import Commit, Exchanges
+from shoal.collectives.resync import Orders, resync
+from shoal.strategies.allreduce import Reduction
+
+from .elastic import DEADLINES, LIMIT, Fault, Plan, Simulation, Wrong, play, random_plan
+
+RUNS = 40  # within which a mutant must be found
+
+
+def kills(seed: int) -> Plan:
+    """One loss in the middle of something, on a slow network: members are torn apart."""
+    moment = ("step 1", "evaluate", "step 4", "step 6")[seed % 4]
+    return Plan(seed, 4, pieces=8, restarts=0, late=0.15, faults=(Fault("kill", seed % 4, moment, 0.003),))
+
+
+def at_the_end(seed: int) -> Plan:
+    return Plan(seed, 4, restarts=0, late=0.2, faults=(Fault("kill", 2, "done", 0.001),))
+
+
+def replacements(seed: int) -> Plan:
+    return Plan(seed, restarts=2, late=0.05, faults=(Fault("kill", 1, "step 0"),))
+
+
+def too_few(seed: int) -> Plan:
+    moment = ("step 2", "evaluate", "step 5", "step 0")[seed % 4]
+    return Plan(seed, 4, least=4, restarts=1, late=0.1, faults=(Fault("kill", 3, moment, 0.002),))
+
+
+def stopped(seed: int) -> Plan:
+    pause = Fault("pause", 1, f"step {seed % 6}", 0.002, seconds=DEADLINES.silence + 30.0)
+    return Plan(seed, fences_kill=False, restarts=0, faults=(pause,))
+
+
+def cut_off(seed: int) -> Plan:
+    return Plan(seed, restarts=0, faults=(Fault("cut", 0, f"step {seed % 5}", 0.002, seconds=250.0, other=1),))
+
+
+def haunted(seed: int) -> Plan:
+    ghosts = (Fault("ghost", 0, "view 2", 0.05 * i) for i in range(1, 6))
+    return Plan(seed, restarts=0, faults=(Fault("kill", 2, "step 0"), *ghosts))
+
+
+def newcomers_at_a_bad_moment(seed: int) -> Plan:
+    """Who let a newcomer in is killed; the others stand in the middle of an epoch's end."""
+    faults = (Fault("kill", 3, ("step 2", "evaluate")[seed % 2], 0.002), Fault("kill", "admitter", "admit", 0.001))
+    return Plan(seed, 4, least=4, restarts=2, late=0.2, faults=faults)
+
+
+def twice(seed: int) -> Plan:
+    """One more is lost while the others form the view without the first."""
+    first, second = Fault("kill", 3, "step 2"), Fault("kill", 4, "view 2", 0.001 * (seed % 5))
+    return Plan(seed, 5, pieces=8, restarts=0, late=0.2, faults=(first, second))
+
+
+def admitted(seed: int) -> Plan:
+    faults = (Fault("kill", 1, "step 0"), Fault("kill", 0, "admit", 0.0))
+    return Plan(seed, 4, restarts=2, late=0.2, faults=faults)
+
+
+# The mutants --------------------------------------------------------------------------------------------
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+MUTANTS: dict[str, tuple[Mutant, Callable[[int], Plan]]] = {}
+
+
+def mutant(plans: Callable[[int], Plan]) -> Callable[[Mutant], Mutant]:
+    def add(change: Mutant) -> Mutant:
+        MUTANTS[change.__name__] = (change, plans)
+        return change
+
+    return add
+
+
+@mutant(haunted)
+def messages_of_another_view_are_taken(patch: pytest.MonkeyPatch) -> None:
+    real = Exchanges.handle
+
+    def handle(self: Any, sender: str, event: Any, now: float) -> Any:
+        if hasattr(event, "view"):
+            event = msgspec.structs.replace(event, view=self._view)
+        return real(self, sender, event, now)
+
+    patch.setattr(Exchanges, "handle", handle)
+
+
+@mutant(twice)
+def whoever_says_hello_is_welcome_in_any_view(patch: pytest.MonkeyPatch) -> None:
+    real = formation._refusal
+
+    def refusal(view: View, me: str, awaited: set[str], hello: Any) -> Any:
+        if isinstance(hello, Hello):
+            hello = Hello(view.number, hello.member)
+        return real(view, me, awaited, hello)
+
+    patch.setattr(formation, "_refusal", refusal)
+
+
+@mutant(kills)
+def a_lost_piece_is_not_computed_again(patch: pytest.MonkeyPatch) -> None:
+    real = Reduction.reduce
+
+    def reduce(self: Any, group: Any, what: str, pieces: int, weighted: Any, *more: Any) -> Any:
+        held = self.balance.shares(pieces, group.members)[group.rank]
+        before = getattr(self, "held_before", held)
+        self.held_before = held
+
+        def only_what_it_had(piece: int) -> Any:
+            arrays, weight = weighted(piece)
+            return (arrays if piece in before else [np.zeros_like(array) for array in arrays]), weight
+
+        return real(self, group, what, pieces, weighted and only_what_it_had, *more)
+
+    patch.setattr(Reduction, "reduce", reduce)
+
+
+@mutant(kills)
+def an_exchange_commits_before_all_have_come(patch: pytest.MonkeyPatch) -> None:
+    real = Exchanges._progress
+
+    def progress(self: Any, now: float) -> Any:
+        if self._round == 1 and self._rounds == 1 and len(self._published) == max(2, len(self._members) - 1):
+            self._round = 0
+            mine = self._published[self._me]
+            return [Commit([self._published.get(member, mine).note for member in self._members])]
+        return real(self, now)
+
+    patch.setattr(Exchanges, "_progress", progress)
+
+
+@mutant(kills)
+def who_is_behind_gets_nothing(patch: pytest.MonkeyPatch) -> None:
+    def no_behind(members: Any, standings: Any) -> Orders:
+        return msgspec.structs.replace(resync(members, standings), behind=frozenset())
+
+    patch.setattr(company_module, "resync", no_behind)
+
+
+@mutant(kills)
+def who_is_ahead_does_the_act_again(patch: pytest.MonkeyPatch) -> None:
+    """Behind is taken for equal, and all go on from the lower count."""
+
+    def lower(members: Any, standings: Any) -> Orders:
+        known = [standing.acts for standing in standings if standing.acts is not None]
+        alike = [msgspec.structs.replace(s, acts=min(known)) if s.acts is not None else s for s in standings]
+        return resync(members, alike)
+
+    patch.setattr(company_module, "resync", lower)
+
+
+@mutant(kills)
+def the_result_of_an_older_act_is_passed_on(patch: pytest.MonkeyPatch) -> None:
+    keep, pass_result = Company._keep, Company._pass_result
+
+    def remember(self: Any, result: Result) -> None:
+        self.before = self._last
+        keep(self, result)
+
+    def pass_older(self: Any, group: Any, orders: Any) -> None:
+        last, self._last = self._last, getattr(self, "before", self._last)
+        acts = self._acts
+        try:
+            pass_result(self, group, orders)
+        finally:
+            if self._acts == acts:
+                self._last = last
+
+    patch.setattr(Company, "_keep", remember)
+    patch.setattr(Company, "_pass_result", pass_older)
+
+
+@mutant(replacements)
+def a_newcomer_is_not_told_how_many_acts_there_were(patch: pytest.MonkeyPatch) -> None:
+    real = Company._pass_state
+
+    def pass_state(self: Any, group: Any, orders: Any, keeper: Any) -> None:
+        was_late = self._acts is None
+        real(self, group, orders, keeper)
+        if was_late:
+            self._acts = 0
+
+    patch.setattr(Company, "_pass_state", pass_state)
+
+
+@mutant(replacements)
+def a_newcomer_keeps_its_own_weights(patch: pytest.MonkeyPatch) -> None:
+    from .elastic import Fit
+
+    real = Fit.take
+
+    def take(self: Any, given: Result) -> None:
+        real(self, Result(given.values, [np.array([self._script.weights])]))
+
+    patch.setattr(Fit, "take", take)
+
+
+@mutant(newcomers_at_a_bad_moment)
+def newcomers_are_let_in_in_the_middle_of_an_epochs_end(patch: pytest.MonkeyPatch) -> None:
+    def anyone_can_tell(members: Any, standings: Any) -> Orders:
+        return resync(members, [msgspec.structs.replace(standing, between_steps=True) for standing in standings])
+
+    patch.setattr(company_module, "resync", anyone_can_tell)
+
+
+@mutant(newcomers_at_a_bad_moment)
+def a_decline_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    real = Membership._said
+
+    def said(self: Any, link: int, message: Any, now: float) -> Any:
+        return [] if isinstance(message, Decline) else real(self, link, message, now)
+
+    patch.setattr(Membership, "_said", said)
+
+
+@mutant(kills)
+def a_view_number_is_used_twice(patch: pytest.MonkeyPatch) -> None:
+    real = Membership._publish
+
+    def publish(self: Any, members: Any) -> Any:
+        if self.view is not None and self.view.number > 1:
+            self.view = msgspec.structs.replace(self.view, number=self.view.number - 1)
+        elif self.view is not None:
+            self.view = msgspec.structs.replace(self.view, number=0)
+        return real(self, members)
+
+    patch.setattr(Membership, "_publish", publish)
+
+
+@mutant(replacements)
+def a_lost_member_stays_in_the_view(patch: pytest.MonkeyPatch) -> None:
+    real = Membership._publish
+
+    def publish(self: Any, members: Any) -> Any:
+        before = self.view.workers if self.view else ()
+        return real(self, list({member.id: member for member in (*before, *members)}.values()))
+
+    patch.setattr(Membership, "_publish", publish)
+
+
+@mutant(admitted)
+def an_admit_of_an_old_view_is_honoured(patch: pytest.MonkeyPatch) -> None:
+    """With the members of the view that it speaks of."""
+    publish, admit = Membership._publish, Membership._admit
+
+    def remember(self: Any, members: Any) -> Any:
+        decisions = publish(self, members)
+        self.__dict__.setdefault("views", {})[self.view.number] = self.view
+        return decisions
+
+    def honour(self: Any, view: int, candidates: Any) -> Any:
+        if self.view is not None and view < self.view.number:
+            return remember(self, self.views[view].workers)
+        return admit(self, view, candidates)
+
+    patch.setattr(Membership, "_publish", remember)
+    patch.setattr(Membership, "_admit", honour)
+
+
+@mutant(at_the_end)
+def a_finished_worker_serves_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Company, "has_acted", property(lambda self: False))
+
+
+@mutant(stopped)
+def a_stopped_member_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Membership, "_judge_silence", lambda self, id, seat, now: None)
+
+
+@mutant(cut_off)
+def complaints_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Membership, "_complain", lambda self, by, view, about, why, now: None)
+
+
+@mutant(too_few)
+def a_step_begins_with_too_few_workers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Company, "_wait_for_more", lambda self, seat, view: None)
+    meet = Company._meet
+    patch.setattr(Company, "_meet", lambda *which: msgspec.structs.replace(meet(*which), enough=True))
+
+
+@mutant(too_few)
+def too_few_workers_wait_before_all_stand_at_the_same_point(patch: pytest.MonkeyPatch) -> None:
+    """As it was before the simulator found it."""
+    real = Company._gather_round
+
+    def gather_round(self: Any, keeper: Any, admit: Any) -> None:
+        if keeper is not None and self._acts is not None:
+            while not (view := self._seat.view).enough:
+                self._wait_for_more(self._seat, view)
+        real(self, keeper, admit)
+
+    patch.setattr(Company, "_gather_round", gather_round)
+
+
+@mutant(too_few)
+def what_calls_returned_is_not_told_to_those_who_wait(patch: pytest.MonkeyPatch) -> None:
+    real = Membership._said
+
+    def said(self: Any, link: int, message: Any, now: float) -> Any:
+        return [] if isinstance(message, Finished) else real(self, link, message, now)
+
+    patch.setattr(Membership, "_said", said)
+
+
+def found(change: Mutant, plans: Callable[[int], Plan]) -> tuple[int, Wrong] | None:
+    with pytest.MonkeyPatch.context() as patch:
+        change(patch)
+        for seed in range(RUNS):
+            plan = plans(seed) if seed % 4 else random_plan(seed)
+            try:
+                Simulation(plan).play(LIMIT)
+            except Wrong as wrong:
+                return seed, wrong
+    return None
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_mutant_is_found(name):
+    assert found(*MUTANTS[name]) is not None, f"{name} was not found in {RUNS} runs"
+
+
+@pytest.mark.parametrize("plans", {plans for _, plans in MUTANTS.values()})
+def test_without_a_mutant_the_same_plans_keep_every_promise(plans):
+    for seed in range(8):
+        play(plans(seed))
