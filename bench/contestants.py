@@ -310,6 +310,7 @@ class Stamped:
 @contextmanager
 def stamped(job: Stamped) -> Iterator[Stamped]:
     """Start it; stop it in the end."""
+    _end_in_order()
     try:
         job.start()
         say(f"{job.name}: trains")
@@ -369,6 +370,7 @@ def together(contestants: Sequence[Contestant], seconds: float) -> float:
 @contextmanager
 def running(contestants: Sequence[Contestant]) -> Iterator[None]:
     """Start them one after the other, so that none slows another's first step; stop them all in the end."""
+    _end_in_order()
     with ExitStack() as stack:
         for contestant in contestants:
             stack.callback(contestant.stop)
@@ -397,6 +399,11 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _end_in_order() -> None:
+    """A bench that is told to end (by `timeout`, say) stops its jobs first: they have sessions of their own."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def _family(pid: int) -> list[psutil.Process]:

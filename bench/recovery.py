@@ -40,13 +40,11 @@ AFTER_COORDINATOR = 5.0  # seconds in which its death could hold up a step
 RESTORED = 120.0  # seconds within which a killed worker must be replaced
 PACKAGES = ("keras", "jax", "jaxlib", "torch", "numpy")
 
-GOALS = {
-    "median": (1, 0.05),  # steps and seconds that a kill may cost
-    "worst": (2, 0.2),  # the same, at the 99th percentile
-    "torchrun": 20.0,  # times what ours costs
-    "coordinator": 1.0,  # seconds that a step may take when it is killed
-    "join": 0.3,  # seconds
-}
+MEDIAN_GOAL = (1, 0.05)  # steps and seconds that a kill may cost
+WORST_GOAL = (2, 0.2)  # the same, at the 99th percentile
+PEER_GOAL = 20.0  # times what ours costs
+COORDINATOR_GOAL = 1.0  # seconds that a step may take when it is killed
+JOIN_GOAL = 0.3  # seconds
 
 
 @dataclass(frozen=True)
@@ -183,16 +181,18 @@ def verdicts(ours: Sequence[Loss], peer: Sequence[Loss], coordinator: Sequence[F
     """Each goal, what was found, and whether that is enough."""
     step = statistics.median(loss.step for loss in ours)
     lost = statistics.median(loss.lost for loss in ours)
-    limits = {name: steps * step + more for name, (steps, more) in ((n, GOALS[n]) for n in ("median", "worst"))}
     found = {
-        "lost, median, seconds": (lost, limits["median"]),
-        "lost, 99th percentile, seconds": (worst([loss.lost for loss in ours]), limits["worst"]),
-        "join, median, seconds": (statistics.median(loss.join or 0.0 for loss in ours), GOALS["join"]),
+        "lost, median, seconds": (lost, MEDIAN_GOAL[0] * step + MEDIAN_GOAL[1]),
+        "lost, 99th percentile, seconds": (
+            worst([loss.lost for loss in ours]),
+            WORST_GOAL[0] * step + WORST_GOAL[1],
+        ),
+        "join, median, seconds": (statistics.median(loss.join or 0.0 for loss in ours), JOIN_GOAL),
     }
     if coordinator:
         found["coordinator killed, longest step, seconds"] = (
             max(facts["longest"] for facts in coordinator),
-            GOALS["coordinator"],
+            COORDINATOR_GOAL,
         )
     facts = {
         name: {"found": significant(value), "goal": f"at most {limit:.3g}", "reached": value <= limit}
@@ -200,11 +200,10 @@ def verdicts(ours: Sequence[Loss], peer: Sequence[Loss], coordinator: Sequence[F
     }
     if peer:
         ratio = statistics.median(loss.lost for loss in peer) / lost
-        goal = GOALS["torchrun"]
         facts["torchrun's loss over ours"] = {
             "found": significant(ratio),
-            "goal": f"at least {goal:.3g}",
-            "reached": ratio >= goal,
+            "goal": f"at least {PEER_GOAL:.3g}",
+            "reached": ratio >= PEER_GOAL,
         }
     return facts
 

@@ -32,7 +32,9 @@ from peers.stamps import Stamp
 
 SLOW = 0.25  # of a core
 SECOND = "worker-1"  # the one that is slowed down, on core 1
-SAMPLES = {"conv": 64, "mlp": 256}  # per worker; a piece of the mlp has to weigh more than the sum of its gradients
+SAMPLES = {"conv": 64, "mlp": 256}  # per worker
+# Every piece costs a gradient, however few its samples. The mlp's has 42 MB: 5 is the fewest that allow 4 to 1.
+PIECES = {"conv": 16, "mlp": 5}
 GOALS = {"share": 0.92, "steps": 10}
 CLOSE = 1.25  # a step no longer than this many usual ones is a usual one
 IN_A_ROW = 3
@@ -46,7 +48,7 @@ PACKAGES = ("keras", "jax", "jaxlib", "torch", "numpy")
 def shares(model: str, given: argparse.Namespace, rng: random.Random) -> Facts:
     """Throughput with a slow worker: ours, the ceiling's, the peer's."""
     samples = SAMPLES[model]
-    flags = ["--pieces", str(given.pieces)]
+    flags = ["--pieces", str(given.pieces or PIECES[model])]
     apart = isolated(model, "jax", samples=samples)
     peer = torch_ddp(model, samples)
     ours = shoal(model, "jax", flags=flags, samples=samples)
@@ -105,7 +107,7 @@ def changes(model: str, given: argparse.Namespace) -> Facts:
     """How many steps it takes until the shares fit again."""
     down: list[int] = []
     up: list[int] = []
-    flags = ("--pieces", str(given.pieces))
+    flags = ("--pieces", str(given.pieces or PIECES[model]))
     with stamped(stamped_shoal(model, WORKERS, SAMPLES[model], flags)) as job:
         for _ in range(given.changes):
             with slowed([worker_of(job)], SLOW):
@@ -137,7 +139,7 @@ def digests(model: str, given: argparse.Namespace) -> Facts:
     """The weights' bits after an epoch, undisturbed and with a worker that is slow for half of it."""
     found = {}
     for name in ("undisturbed", "slowed down"):
-        flags = ("--pieces", str(given.pieces))
+        flags = ("--pieces", str(given.pieces or PIECES[model]))
         words = ("--epochs", "1", "--digest", "{stamps}/digest")
         job = stamped_shoal(model, WORKERS, SAMPLES[model], flags, words)
         with stamped(job), ExitStack() as stack:
@@ -176,7 +178,7 @@ def main() -> None:
     layout = argparse.RawDescriptionHelpFormatter
     options = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     options.add_argument("--models", nargs="+", choices=tuple(SAMPLES), default=list(SAMPLES))
-    options.add_argument("--pieces", type=int, default=16)
+    options.add_argument("--pieces", type=int, help="of a batch; by default what suits the model")
     options.add_argument("--pairs", type=int, default=12)
     options.add_argument("--seconds", type=float, default=3.0, help="length of a slice")
     options.add_argument("--changes", type=int, default=5, help="times that a worker is slowed down")

@@ -98,6 +98,7 @@ def _until(what: str, found: Callable[[], bool], *told: Started) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.timeout(400)
 def test_the_side_of_the_coordinator_goes_on_and_the_other_comes_back(trainings: Trainings, hosts: Hosts) -> None:
     script, ticket = str(SCRIPTS / "two_hosts.py"), str(trainings.folder / "ticket")
     here, there = hosts.names

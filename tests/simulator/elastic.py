@@ -69,6 +69,7 @@ DEADLINES = Deadlines(silence=2.0, stall=12.0, connect=5.0, start=15.0)
 IDENTITY = Identity("jax", "0.10", "3.15", "2.4", 1, 4, "x86_64 avx2")
 ENDED = 75  # the exit code of a worker whose run was over before its script was
 BATCH = 16
+STRAGGLERS = 20.0  # seconds after the end, until which everyone who can has ended
 STATED = (0, ENDED, 130)  # exit codes of workers that nobody replaces
 
 
@@ -464,6 +465,7 @@ class Coordinator(Process):
                 self.world.processes[member.id].kill(-9)
             case Over():
                 self._sim.over_at = self.world.time
+                self.world.at(self.world.time + STRAGGLERS, lambda: None)
             case Report() | Fence():
                 pass
 
@@ -540,7 +542,7 @@ class Simulation:
         if self.over_at is None:
             return False
         workers = [process for process in self.world.processes.values() if process is not self.coordinator]
-        if self.world.time > self.over_at + 20.0:
+        if self.world.time >= self.over_at + STRAGGLERS:
             for process in workers:
                 if process.alive:
                     self.watcher.stayed(process)
@@ -848,13 +850,15 @@ class Watcher:
         else:
             # Who is cut off from one that finished can't be told from one whose script makes another call.
             deserted = "finished its script" in end.reason and "cut" in self.sim.fired
-            self.check(self.hopeless or self.failed_twice() or deserted, f"the run ended: {end.reason}")
+            nobody = not self.views or self.hopeless  # all were lost before they had begun; or since
+            self.check(nobody or self.failed_twice() or deserted, f"the run ended: {end.reason}")
         innocent = {id for id, why in self.lost().items() if id not in self.sim.harmed and not self.excused(id, why)}
         self.check(not innocent, f"{innocent} lost, but nothing happened to them: {self.why()}")
 
     def excused(self, id: str, why: str) -> bool:
         """Whether it was lost by what happened to others, and rightly so."""
-        alone = "nobody knows where the run stands" in why  # a newcomer, and all who could tell it were lost
+        error = str(self.errors.get(id))
+        alone = "nobody knows where the run stands" in error  # a newcomer, and all who could tell it were lost
         haunted = "ghost" in self.sim.fired and "instead of its arrays" in why  # a refusal came when none was expected
         deserter = "finished its script at step" in why and "cut" in self.sim.fired
         return alone or haunted or deserter

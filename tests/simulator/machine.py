@@ -274,6 +274,12 @@ class End:
     def flush(self) -> bool:
         return True
 
+    def give_up_after(self, seconds: float) -> None:
+        """As on a unix socket, it does not."""
+
+    def local_host(self) -> str:
+        return "127.0.0.1"
+
     @property
     def buffered(self) -> bool:
         return bool(self.inbox)

@@ -201,6 +201,15 @@ def test_who_hangs_up_because_a_new_view_came_is_not_complained_about():
         assert not any("could not be reached" in why for why in sim.watcher.lost().values())
 
 
+def test_a_newcomer_is_told_the_state_only_when_nobody_is_behind_it():
+    """It has no result to give. Who was behind, and had just got one, forgot it when the view changed again."""
+    for seed in range(30):
+        moment = ("step 0", "step 2", "evaluate")[seed % 3]
+        both = (Fault("kill", "chief", "let in"), Fault("kill", 1, "let in"))
+        least = 1 + 3 * (seed % 2)
+        play(Plan(seed, 4, least=least, restarts=3, late=0.4, faults=(Fault("kill", 3, moment, 0.002), *both)))
+
+
 # Any faults ---------------------------------------------------------------------------------------------
 
 

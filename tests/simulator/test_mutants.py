@@ -19,9 +19,10 @@ from shoal.collectives.company import Company
 from shoal.collectives.messages import Hello
 from shoal.collectives.protocol import Commit, Exchanges
 from shoal.collectives.resync import Orders, resync
+from shoal.errors import PeerClosed, Refused
 from shoal.strategies.allreduce import Reduction
 
-from .elastic import DEADLINES, LIMIT, Fault, Plan, Simulation, Wrong, play, random_plan
+from .elastic import DEADLINES, LIMIT, Fault, Plan, Simulation, Wrong, play
 
 RUNS = 40  # within which a mutant must be found
 
@@ -69,6 +70,24 @@ def twice(seed: int) -> Plan:
     """One more is lost while the others form the view without the first."""
     first, second = Fault("kill", 3, "step 2"), Fault("kill", 4, "view 2", 0.001 * (seed % 5))
     return Plan(seed, 5, pieces=8, restarts=0, late=0.2, faults=(first, second))
+
+
+def again_and_again(seed: int) -> Plan:
+    """Views change faster than they can be formed."""
+    newcomers = (Fault("kill", "newest", f"view {number}", 0.001) for number in (3, 5))
+    faults = (Fault("kill", 0, "step 4", 0.004), *newcomers)
+    return Plan(seed, 5, least=5, pieces=8, restarts=3, late=0.3, faults=faults)
+
+
+def apart(seed: int) -> Plan:
+    """Who gave a newcomer the state, and one more who had the last result, are lost at that moment."""
+    moment = ("step 0", "step 2", "evaluate")[seed % 3]
+    faults = (Fault("kill", 3, moment, 0.002), Fault("kill", "chief", "let in"), Fault("kill", 1, "let in"))
+    return Plan(seed, 4, least=1 + 3 * (seed % 2), restarts=3, late=0.4, faults=faults)
+
+
+def replacements_and_a_loss(seed: int) -> Plan:
+    return Plan(seed, restarts=1, late=0.05, faults=(Fault("kill", 1, "step 0"), Fault("kill", 0, "let in", 0.3)))
 
 
 def admitted(seed: int) -> Plan:
@@ -187,7 +206,7 @@ def the_result_of_an_older_act_is_passed_on(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Company, "_pass_result", pass_older)
 
 
-@mutant(replacements)
+@mutant(replacements_and_a_loss)
 def a_newcomer_is_not_told_how_many_acts_there_were(patch: pytest.MonkeyPatch) -> None:
     real = Company._pass_state
 
@@ -320,13 +339,45 @@ def what_calls_returned_is_not_told_to_those_who_wait(patch: pytest.MonkeyPatch)
     patch.setattr(Membership, "_said", said)
 
 
+@mutant(again_and_again)
+def who_hangs_up_for_a_new_view_is_complained_about(patch: pytest.MonkeyPatch) -> None:
+    """As it was before the simulator found it."""
+    real = formation._greet
+
+    def greet(view: View, me: str, peer: Any, *more: Any) -> Any:
+        try:
+            return real(view, me, peer, *more)
+        except Refused as refused:
+            if "hung up" in refused.text:
+                raise PeerClosed(peer.id, refused.text) from refused
+            raise
+
+    patch.setattr(formation, "_greet", greet)
+
+
+@mutant(apart)
+def a_result_is_forgotten_when_the_view_changes_before_newcomers_have_the_state(patch: pytest.MonkeyPatch) -> None:
+    """As it was before the simulator found it: the newcomer then gave an empty result to who was behind."""
+    real = Company._catch_up
+
+    def catch_up(self: Any, *more: Any) -> None:
+        before = self._acts, self._last
+        try:
+            real(self, *more)
+        except BaseException:
+            if before[0] is not None:
+                self._acts, self._last = before
+            raise
+
+    patch.setattr(Company, "_catch_up", catch_up)
+
+
 def found(change: Mutant, plans: Callable[[int], Plan]) -> tuple[int, Wrong] | None:
     with pytest.MonkeyPatch.context() as patch:
         change(patch)
         for seed in range(RUNS):
-            plan = plans(seed) if seed % 4 else random_plan(seed)
             try:
-                Simulation(plan).play(LIMIT)
+                Simulation(plans(seed)).play(LIMIT)
             except Wrong as wrong:
                 return seed, wrong
     return None

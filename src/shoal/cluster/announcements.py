@@ -35,6 +35,7 @@ class Announcements:
         silence deadline it is enough that the chief has done as many calls of this kind; but not for one who came late
         and does not know how many there were. PeerTimeout names the chief.
         """
+        self._count_what_was_missed()
         same, alike = self._numbered(f"{what} {path}"), self._numbered(what)
         while not self._is_chief():
             chief = self._seat.view.chief.id
@@ -57,6 +58,12 @@ class Announcements:
         if found is not None and found[0] == alike:
             warnings.warn(f"{what}: asked for {path} here, the chief wrote {found[1].decode()}", stacklevel=2)
         return found is not None
+
+    def _count_what_was_missed(self) -> None:
+        """One who came late and was let in counts on from where the others were."""
+        for name in self._seat.posted_before():
+            call, _, number = name.rpartition(" #")
+            self._calls[call] = max(self._calls[call], int(number))
 
     def _is_chief(self) -> bool:
         return self._seat.view.chief.id == self._seat.member.id

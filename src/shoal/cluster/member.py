@@ -107,6 +107,7 @@ class Seat:
         self._changed = threading.Condition()  # guards what was heard
         self._view: View | None = None
         self._posts: dict[str, bytes] = {}
+        self._posted_before: tuple[str, ...] = ()
         self._results: dict[int, bytes] = {}
         self._candidates: tuple[Candidate, ...] = ()
         self._drain: str | None = None
@@ -136,6 +137,7 @@ class Seat:
         def reach(deadline: Deadline) -> Connection:
             connection = connect(find(deadline) if find else address, key, FROM_COORDINATOR, deadline)
             connection.peer = "coordinator"
+            connection.give_up_after(deadlines.silence)
             return connection
 
         soon = Deadline.after(deadlines.connect)
@@ -225,6 +227,12 @@ class Seat:
         if self._view is None:
             raise UsageError("this member has not joined a run yet")
         return self._view
+
+    def posted_before(self) -> tuple[str, ...]:
+        """The names under which something had been posted when this worker, which came late, was let in. Told once."""
+        with self._changed:
+            names, self._posted_before = self._posted_before, ()
+        return names
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -415,6 +423,8 @@ class Seat:
         if self._view is not None and view.number <= self._view.number:
             return  # told again, by a coordinator that has just come
         if self._view is not None:
+            if view.has(self.member.id) and not self._view.has(self.member.id):
+                self._posted_before = tuple(self._posts)
             self.wakeup.set(ViewChanged(view.number))
             self.wakeup = Wakeup()
         self._view = view
