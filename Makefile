@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format bench chaos clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
@@ -26,6 +26,10 @@ bench: $(READY)
 	$(BIN)/python bench/allreduce.py
 	$(BIN)/python bench/fit.py
 	$(BIN)/python bench/overhead.py
+
+# Kills and stops the processes of real trainings on three backends for a few minutes; the seed is printed.
+chaos: $(READY)
+	$(BIN)/python bench/chaos.py --minutes 6 --events 16
 
 # torch is pinned: its newest wheels bring gigabytes of CUDA that a machine without a GPU does not need.
 $(READY): pyproject.toml

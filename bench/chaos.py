@@ -39,7 +39,8 @@ SCRIPT = Path(__file__).resolve().parent / "chaos_training.py"
 MARK = "SHOAL_CHAOS"  # in the environment of everything that a run starts
 LIMIT = 380.0  # seconds for one run; only a broken one takes so long
 PATIENCE = 90.0  # seconds until a harm whose moment does not come is given up
-LOOK_EVERY = 0.0003  # seconds between two looks at the slates
+LOOK_EVERY = 0.001  # seconds between two looks at the slates
+COUNT_EVERY = 0.01  # seconds between two looks at who is alive
 HOLD = -1.0  # as a pace: do not go on
 PIECES, BATCH = 6, 12
 
@@ -189,12 +190,17 @@ class Scene:
         self._ledger = ledger
         self._initial = {f"worker-{number}" for number in range(workers)}
         self._ids: dict[int, str] = {}  # pid -> who it is
+        self._alive: list[int] = []
+        self._counted = 0.0
+        self._run: Path | None = None  # the run's folder, once there is one
         self.harmed: set[int] = set()
 
     def processes(self) -> dict[str, int]:
         """Everyone alive, by id: workers and the coordinator."""
+        if time.monotonic() - self._counted > COUNT_EVERY:
+            self._alive, self._counted = self._children(), time.monotonic()
         found = {}
-        for pid in self._children():
+        for pid in self._alive:
             if pid not in self._ids:
                 self._ids[pid] = self._identify(pid)
             if self._ids[pid] and pid not in self.harmed:
@@ -203,9 +209,9 @@ class Scene:
 
     def doing(self, worker: str) -> tuple[int, str]:
         """The last word on a worker's slate."""
-        for folder in self._runtime.glob("shoal/*"):
-            return slate.read(folder / f"{worker}.slate") or (0, "starting")
-        return 0, "starting"
+        self._run = self._run or next(self._runtime.glob("shoal/*"), None)
+        read = slate.read(self._run / f"{worker}.slate") if self._run is not None else None
+        return read or (0, "starting")
 
     def has(self, harm: Harm) -> bool:
         """Whether there are victims that will do what they are to do once the training goes on."""

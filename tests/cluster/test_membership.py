@@ -25,7 +25,7 @@ from shoal.cluster.events import (
     Started,
     Tick,
 )
-from shoal.cluster.membership import COMPLAINED_WITHIN, COMPLAINTS, GATHERING
+from shoal.cluster.membership import COMPLAINED_WITHIN, COMPLAINTS, DETAILS, GATHERING
 from shoal.config import Deadlines
 from shoal.cluster.messages import (
     Admit,
@@ -487,8 +487,8 @@ def test_a_loss_is_reported_once_with_who_and_why():
 def test_a_connection_that_closed_is_reported_as_such_when_nobody_saw_why():
     scene = Scene(2, least=1)
     scene.happen(Closed(2))
-    assert reports(scene.happen(Tick(), after=GATHERING / 2)) == []
-    (text,) = reports(scene.happen(Tick(), after=GATHERING / 2))
+    assert reports(scene.happen(Tick(), after=DETAILS / 2)) == []
+    (text,) = reports(scene.happen(Tick(), after=DETAILS / 2))
     assert text.startswith("worker-1 (pid 101) closed its connection at step 0 (starting)")
     assert text.endswith("; going on with 1 worker")
     assert reports(scene.happen(Exited("worker-1", -9), after=1.0)) == []
@@ -546,7 +546,7 @@ def test_nothing_that_a_lost_member_says_is_heeded():
         Leave(),
     ):
         assert scene.say(1, message, after=0.01) == [], message
-    assert reports(scene.happen(Tick(), after=GATHERING)) == [
+    assert reports(scene.happen(Tick(), after=DETAILS)) == [
         "worker-1 raised ValueError: boom at step 3 (computing); going on with 2 workers"
     ]
     assert scene.membership.view is not None

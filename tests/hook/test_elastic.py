@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import os
 import random
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -71,7 +72,7 @@ STOPS_TOO = [
     Harm("chief", "exchanging gradients", 65),
     Harm("anyone", "evaluating batch", 70, step_pause=0.001),
 ]
-AT_RANDOM = [harm for harm in random_plan(random.Random(SEED), 16, STEPS) if harm.act == "kill"]
+AT_RANDOM = [harm for harm in random_plan(random.Random(SEED), 12, STEPS) if harm.act == "kill"]
 
 
 class Scenes:
@@ -156,7 +157,7 @@ def test_an_error_on_all_workers_ends_the_run_at_once_and_is_told(scenes: Scenes
     outcome = scenes.run("errors", [], disturbed_options("jax", workers=2), error)
     assert outcome.code == 1
     assert not outcome.left
-    assert "worker-0 and worker-1 raised ArithmeticError: the numbers do not add up" in outcome.output
+    assert re.search(r"worker-[01] and worker-[01] raised ArithmeticError: the numbers do not add up", outcome.output)
     assert outcome.ledger.steps == 8
 
 

@@ -54,7 +54,7 @@ from shoal.cluster.view import Member, View
 from shoal.collectives.abstract import AbstractGroup, Result
 from shoal.collectives.messages import Published, Reduced
 from shoal.config import Deadlines, RunConfig
-from shoal.errors import Refused, RunEnded
+from shoal.errors import RunEnded, WireError
 from shoal.hook.calls import counted, decode_plain, encode_plain
 from shoal.session import Session
 from shoal.strategies.allreduce import Exchanged, Reduction
@@ -602,7 +602,7 @@ class Simulation:
                 raise
         except RunEnded:
             code = ENDED
-        except Refused:
+        except WireError:
             code = 1
         if process.alive:
             process.exit(code)

@@ -181,21 +181,21 @@ def test_a_finished_worker_still_gives_its_last_result_to_those_who_miss_it(seed
 
 def test_nobody_is_called_a_deserter_because_of_one_that_is_stopped_at_the_end():
     """Who waited for the stopped one was taken to wait for one that had finished: the run ended."""
-    for seed in range(25):
+    for seed in range(15):
         faults = (Fault("pause", 2, "done", 0.001, seconds=7.0), Fault("kill", 1, "done", 0.002))
         over(Plan(seed, 4, pieces=8, late=0.1, lost_beats=0.2, faults=faults))
 
 
 def test_too_few_workers_that_do_not_stand_at_the_same_point_get_there_first():
     """One waited between two steps for more workers; the others, in an evaluation, needed its part of the last step."""
-    for seed in range(25):
+    for seed in range(8):
         for moment in ("step 2", "evaluate", "step 5"):
             over(Plan(seed, 4, least=4, late=0.1, faults=(Fault("kill", 3, moment, 0.002),)))
 
 
 def test_who_hangs_up_because_a_new_view_came_is_not_complained_about():
     """Three such complaints, and an innocent worker was lost."""
-    for seed in range(25):
+    for seed in range(15):
         faults = (Fault("kill", 0, "step 4", 0.004), Fault("kill", "newest", "view 3", 0.001))
         sim = over(Plan(seed, 5, least=5, pieces=8, late=0.1, faults=faults))
         assert not any("could not be reached" in why for why in sim.watcher.lost().values())

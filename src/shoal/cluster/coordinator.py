@@ -29,6 +29,7 @@ from shoal.clock import Clock, SystemClock
 from shoal.cluster import folders, meeting
 from shoal.cluster.events import (
     Closed,
+    Ending,
     Event,
     Exited,
     Fence,
@@ -45,7 +46,7 @@ from shoal.cluster.events import (
     Want,
 )
 from shoal.cluster.evidence import look_at
-from shoal.cluster.leash import Abandoned, Interrupt, Leash, Reaped, Released, Spawned, Told, Wanted
+from shoal.cluster.leash import Abandoned, Dying, Interrupt, Leash, Reaped, Released, Spawned, Told, Wanted
 from shoal.cluster.membership import LEAVING, Membership, Record
 from shoal.cluster.messages import TO_COORDINATOR
 from shoal.cluster.view import Member
@@ -156,6 +157,9 @@ class Coordinator:
                     self._events.append(Started(member))
                 case Abandoned(member):
                     self._events.append(GaveUp(member))
+                case Dying(member):
+                    self._read_slates()
+                    self._events.append(Ending(member))
                 case Reaped(member, code):
                     self._groups.pop(member, None)
                     self._read_slates()

@@ -45,6 +45,13 @@ class GaveUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """A worker's process is about to end; with which code is not known yet."""
+
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
 class Exited:
     """The launcher saw a worker's process end. A negative code is a signal's number."""
 
@@ -84,7 +91,7 @@ class Tick:
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
 
-Event = Said | Closed | Started | GaveUp | Exited | Noted | Interrupted | Tick
+Event = Said | Closed | Started | GaveUp | Ending | Exited | Noted | Interrupted | Tick
 
 # Out of membership: decisions -------------------------------------------------------------------------
 

@@ -41,6 +41,12 @@ class Told(Message, frozen=True):
     text: str
 
 
+class Dying(Message, frozen=True):
+    """Launcher -> coordinator: this worker's process is ending; its code follows."""
+
+    member: str
+
+
 class Reaped(Message, frozen=True):
     """Launcher -> coordinator: this worker's process has ended. A negative code is a signal's number."""
 
@@ -68,7 +74,7 @@ class Leash:
         self._partial = b""
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(
-            Spawned | Reaped | Abandoned | Released | Interrupt | Told | Wanted | End
+            Spawned | Dying | Reaped | Abandoned | Released | Interrupt | Told | Wanted | End
         ).decode
 
     def fileno(self) -> int:

@@ -25,6 +25,7 @@ import msgspec
 from shoal.cluster.events import (
     Closed,
     Decision,
+    Ending,
     Event,
     Evidence,
     Exited,
@@ -90,6 +91,7 @@ from shoal.wire.messages import Message
 GATHERING = 0.3  # seconds from the first trouble to the verdict
 COMPLAINTS = 3  # about one member within so many seconds: it is lost, whatever it says itself
 COMPLAINED_WITHIN = 60.0  # and as long as the waits that they are about may have lasted
+DETAILS = 1.0  # seconds from a loss to its report: how a large process ended is known only when its memory is free
 GUESTS = 1000  # the number of the first worker from another terminal or host; the launcher's own count from 0
 LEAVING = 60.0  # seconds that workers get to write a last checkpoint when the run is interrupted
 UNWATCHED = 1.0  # a longer gap between two Ticks means that the coordinator itself was held up
@@ -216,6 +218,11 @@ class Membership:
                 self._seats.setdefault(member, _Seat(heard=now))
             case GaveUp():
                 pass  # `_settle` sees what is left
+            case Ending(member):
+                seat = self._seats.get(member)
+                # One that has finished, or has yet to join, is not missed.
+                if seat is not None and seat.counts and not seat.done and self.view and self.view.has(member):
+                    self._trouble(member, Vanished(seat.whereabouts(now)), now)
             case Exited(member, code):
                 if not self._seats[member].left:
                     self._trouble(member, Died(self._seats[member].whereabouts(now), code), now)
@@ -484,7 +491,7 @@ class Membership:
         decisions: list[Decision] = []
         for id, trouble in self._troubles().items():
             seat = self._seats[id]
-            if id in self._reported or (isinstance(trouble, Vanished | Raised) and now - self._noticed[id] < GATHERING):
+            if id in self._reported or (isinstance(trouble, Vanished | Raised) and now - self._noticed[id] < DETAILS):
                 continue  # how its process ended, or that the others raised the same, is about to be known
             self._reported.add(id)
             decisions.append(Report(f"{trouble.sentence(id)}; going on with {_workers(remaining)}"))

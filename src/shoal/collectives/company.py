@@ -120,8 +120,8 @@ class Company:
                 if self._acts == begun:
                     assert self._group is not None
                     self._keep(act(self._group))
-            except ViewChanged:
-                self._leave_view()
+            except ViewChanged as changed:
+                self._leave_view(changed)
             except (PeerClosed, PeerTimeout, Refused) as error:
                 self._complain(error)
         return self._last
@@ -162,8 +162,8 @@ class Company:
                 continue
             try:
                 self._gather_round(keeper, ())
-            except ViewChanged:
-                self._leave_view()
+            except ViewChanged as changed:
+                self._leave_view(changed)
             except (PeerClosed, PeerTimeout, Refused) as error:
                 self._complain(error)
         return None
@@ -173,8 +173,8 @@ class Company:
         try:
             try:
                 self._gather_round(None, ())
-            except ViewChanged:
-                self._leave_view()
+            except ViewChanged as changed:
+                self._leave_view(changed)
             except (PeerClosed, PeerTimeout, Refused) as error:
                 self._complain(error)
         except RunEnded:
@@ -287,8 +287,11 @@ class Company:
         except PeerTimeout as timeout:
             raise timeout from error
 
-    def _leave_view(self) -> None:
+    def _leave_view(self, changed: ViewChanged | None = None) -> None:
         self.close()
+        if changed is not None:
+            # It lives on in the old view's wakeup: with it would live all that its frames hold, the old memory too.
+            changed.__traceback__ = None
 
 
 def _absent(error: PeerClosed | PeerTimeout | Refused) -> tuple[str, ...]:

@@ -119,6 +119,7 @@ class _LargeExchange(AbstractExchange):
         if self._blocks:
             # Peers of this view have left it before this worker's next exchange is opened: it may be written again.
             self._blocks.pop(self._meeting.rank).recycle()
+        self._vectors = []  # they hold the memory
         _close(self._blocks)
 
 
@@ -159,6 +160,7 @@ class _SmallExchange(AbstractExchange):
         return Outcome(self._total, notes)
 
     def close(self) -> None:
+        self._turns = []  # they hold the memory
         _close(self._blocks)
 
 

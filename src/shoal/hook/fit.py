@@ -35,6 +35,8 @@ from shoal.strategies.balance import Balance, suggest_pieces
 from shoal.strategies.notes import Note, leavers, newcomers, stopped
 from shoal.strategies.schema import Array
 
+_WORTHWHILE = 0.75  # the part of the workers' summed speeds that is used: below it, more pieces are worth their price
+_MOST_PIECES = 8  # per worker
 _CONSIDER_EVERY = 20  # steps between two looks at whether more pieces would pay
 
 
@@ -357,8 +359,10 @@ class Training:
         """Unequal workers need more pieces than equal ones to be used well. Decided alike by all."""
         if self._fixed_pieces or len(shared.members) == 1 or self._at.total % _CONSIDER_EVERY:
             return
-        reduction = self._reduction
-        more = suggest_pieces(reduction.balance, reduction.pieces, shared.members, shared.size)
+        reduction, members = self._reduction, shared.members
+        if reduction.balance.efficiency(reduction.pieces, members) > _WORTHWHILE:
+            return  # smaller pieces have a price too
+        more = suggest_pieces(reduction.balance, reduction.pieces, members, shared.size, _MOST_PIECES * len(members))
         if more > reduction.pieces:
             reduction.pieces = more
             if self._run.is_chief:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from shoal.cluster import folders
 from shoal.cluster.evidence import look_at
-from shoal.cluster.leash import Abandoned, Interrupt, Leash, Reaped, Released, Spawned, Told, Wanted
+from shoal.cluster.leash import Abandoned, Dying, Interrupt, Leash, Reaped, Released, Spawned, Told, Wanted
 from shoal.cluster.messages import End
 from shoal.cluster.trouble import ending
 from shoal.launch import logs, report
@@ -118,6 +118,9 @@ class _Launcher:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, int) and key.fileobj != self._signals:
+                os.close(key.fileobj)
         self._stack.close()
 
     def run(self) -> End:
@@ -166,13 +169,17 @@ class _Launcher:
     def _start_worker(self, id: str, plan: WorkerPlan) -> None:
         cores = ",".join(map(str, plan.cores)) or "-"
         start = partial(Process, "shoal.launch.worker", environment=plan.environment)
-        words = [str(self._folder), id, cores]
+        dies, lives = os.pipe()
+        words = [str(self._folder), id, cores, str(lives)]
         if id == report.CHIEF:
-            process = start(words)  # at the terminal, as a plain script would be
+            process = start(words, pass_fds=(lives,))  # at the terminal, as a plain script would be
         else:
             words.append(",".join(map(str, self._terminal)))
             with logs.path_of(self._logs, id).open("wb") as log:
-                process = start(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=self._terminal)
+                fds = (lives, *self._terminal)
+                process = start(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=fds)
+        os.close(lives)
+        self._selector.register(dies, selectors.EVENT_READ, partial(self._see_dying, id, dies))
         self._workers[id] = process
         self._places[id] = plan
         self._selector.register(process, selectors.EVENT_READ, partial(self._see_exit, id))
@@ -198,6 +205,12 @@ class _Launcher:
         self._start_worker(f"worker-{len(self._workers)}", plan)
 
     # What is seen and heard -------------------------------------------------------------------------
+
+    def _see_dying(self, id: str, pipe: int) -> None:
+        """Its canary is gone: the process is about to be, as soon as its memory is given back."""
+        self._selector.unregister(pipe)
+        os.close(pipe)
+        self._leash.send(Dying(id))
 
     def _see_exit(self, id: str) -> None:
         worker = self._workers[id]

@@ -1,6 +1,6 @@
 """A worker's process: takes its cores, takes its seat, runs the user's script as `python script.py` would.
 
-python -m shoal.launch.worker RUN_FOLDER WORKER_ID CORE,CORE…|- [TERMINAL_OUT,TERMINAL_ERR]
+python -m shoal.launch.worker RUN_FOLDER WORKER_ID CORE,CORE…|- [CANARY [TERMINAL_OUT,TERMINAL_ERR]]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO, cast
 from shoal.cluster.member import exit_code
 from shoal.config import RunConfig
 from shoal.errors import CutOff, RunEnded
+from shoal.launch import canary
 from shoal.launch.report import CHIEF
 from shoal.wire.keys import RunKey
 
@@ -34,14 +35,16 @@ ENDED = 75  # the run was over before this worker's script was
 
 
 def main() -> NoReturn:
-    folder, id, cores, *terminal = Path(sys.argv[1]), *sys.argv[2:]
+    folder, id, cores, *more = Path(sys.argv[1]), *sys.argv[2:]
     if cores != "-":
         # Before any backend is imported: they count the cores they may use.
         os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
+    if more:
+        canary.keep(int(more[0]))
     faulthandler.enable(all_threads=False)  # a native crash leaves its Python stack among the log's last lines
     for stream in (sys.stdout, sys.stderr):
         _flush_every_line(stream)
-    sys.exit(_work(RunConfig.load(folder), RunKey.load(folder / "key"), id, folder, _Terminal(*terminal)))
+    sys.exit(_work(RunConfig.load(folder), RunKey.load(folder / "key"), id, folder, _Terminal(*more[1:])))
 
 
 class _Terminal:
