@@ -104,7 +104,8 @@ class Session:
         if self._company is None:
             patience = self._config.deadlines.stall if self._config is not None else 0.0
             lasting = self._config is not None and self._config.least is not None
-            self._company = Company(self._me, self.seat, self._form, patience, lasting, self.say)
+            shm = self._config is not None and self._config.transport == "shm"
+            self._company = Company(self._me, self.seat, self._form, patience, lasting, shm, self.say)
         return self._company
 
     # The script's calls of fit, evaluate and predict --------------------------------------------------

@@ -26,7 +26,6 @@ from shoal.cluster.events import (
     Tick,
 )
 from shoal.cluster.membership import COMPLAINED_WITHIN, COMPLAINTS, DETAILS, GATHERING
-from shoal.config import Deadlines
 from shoal.cluster.messages import (
     Admit,
     Beat,
@@ -48,6 +47,7 @@ from shoal.cluster.messages import (
     StatusRequest,
     ViewChange,
 )
+from shoal.config import Deadlines
 
 from .scene import IDENTITY, Scene, ids, member, new_view, reports, told
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shoal.wire.memory import drop_spare
+from shoal.wire.memory import drop_prepared, drop_spare
 
 
 @pytest.fixture(autouse=True)
@@ -15,6 +15,7 @@ def nothing_is_left_behind() -> Iterator[None]:
     before = set(os.listdir("/proc/self/fd"))
     yield
     drop_spare()
+    drop_prepared()
     gc.collect()
     after = set(os.listdir("/proc/self/fd"))
     left = [os.readlink(f"/proc/self/fd/{fd}") for fd in after - before if os.path.islink(f"/proc/self/fd/{fd}")]

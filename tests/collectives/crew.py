@@ -41,7 +41,7 @@ class Mate:
         self.waits: list[str] = []  # what it said it waits for
         self.waiting = threading.Event()
         patience = crew.run.deadlines.stall
-        self.company = Company(self.id, self.seat, self._form, patience, crew.lasting, self._wait)
+        self.company = Company(self.id, self.seat, self._form, patience, crew.lasting, on_wait=self._wait)
 
     def _form(self, view: View, wakeup: Wakeup) -> AbstractGroup:
         run = self._crew.run

@@ -16,7 +16,10 @@ TROUBLES = {
     "other_model": ("-n 2", r"model of worker-1 has other variables"),
     "other_data": ("-n 2", r"the data of worker-1 differs from the chief's.*fixed seed"),
     "other_calls": ("-n 2", r"(?s)worker-[01].*evaluate.*fit|worker-[01].*fit.*evaluate"),
-    "raises": ("-n 2 --fail-fast", r"(?s)worker-1 raised ArithmeticError: the numbers do not add up at step 5.*in fail\n"),
+    "raises": (
+        "-n 2 --fail-fast",
+        r"(?s)worker-1 raised ArithmeticError: the numbers do not add up at step 5.*in fail\n",
+    ),
     "dies": ("-n 2 --fail-fast", r"worker-1 .*(was killed by SIGKILL).* at step 5"),
     "stops": ("-n 2 --fail-fast --timeout 2", r"worker-1 .*silent for 2\.\d s \(deadline 2\.0 s\) at step 5.*stopped"),
     "trains_by_hand": ("-n 2", r"CannotDistribute: train_on_batch\(\).*Use fit\(\)"),

@@ -64,6 +64,7 @@ class Company:
         form: Form,
         patience: float,
         lasting: bool = True,
+        shares_memory: bool = False,
         on_wait: Callable[[str], None] = lambda doing: None,
     ) -> None:
         self._me = me
@@ -71,6 +72,7 @@ class Company:
         self._form = form
         self._patience = patience
         self._lasting = lasting
+        self.shares_memory = shares_memory  # whether vectors move through memory that all share
         self._on_wait = on_wait
         self._view: View | None = None
         self._tried = 0  # the number of the last view that was to be formed

@@ -5,6 +5,7 @@ from shoal.collectives.alone import Alone
 from shoal.collectives.company import Company, Keeper, Told
 from shoal.collectives.formation import form
 from shoal.collectives.peers import PeerGroup
+from shoal.collectives.shared import prepare_bucket
 
 __all__ = [
     "AbstractExchange",
@@ -17,4 +18,5 @@ __all__ = [
     "Result",
     "Told",
     "form",
+    "prepare_bucket",
 ]

@@ -19,6 +19,7 @@ from shoal.collectives.layout import PAGE, Layout, Loan, Vector, round_up
 from shoal.collectives.meeting import Meeting
 from shoal.collectives.plan import plan
 from shoal.collectives.protocol import Work
+from shoal.wire import memory
 from shoal.wire.memory import SharedBlock, close_all
 
 SMALL = 256 << 10  # bytes of all peers' vectors up to which a second round costs more than adding everything
@@ -37,7 +38,14 @@ def open_shared(meeting: Meeting, layout: Layout, slots: int) -> AbstractExchang
     if result is None:
         total = layout.vector(layout.memory())
         return _SmallExchange(meeting, layout, slots, buckets, vectors, total)
+    if meeting.rank <= 1:
+        memory.prepare(stride)  # for the result in the next view: one of these two will make it
     return _LargeExchange(meeting, layout, slots, [*buckets, result], vectors[0], layout.vector(result.view()))
+
+
+def prepare_bucket(layout: Layout) -> None:
+    """Take the memory for a bucket of one slot, before it is needed."""
+    SharedBlock.create("a newcomer's gradients", round_up(layout.nbytes, PAGE)).recycle()
 
 
 def _share(meeting: Meeting, bucket: int, result: int) -> tuple[list[SharedBlock], SharedBlock | None]:

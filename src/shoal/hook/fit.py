@@ -105,6 +105,7 @@ def fit(run: Run, strategy: AllReduce, model: Any, arguments: FitArguments, call
         training = Training(run, model, engine, shape, source, pieces, seed, arguments, validation, call, fixed)
         if company.is_late:
             engine.rehearse(batch)  # compiles, so that nobody waits for this worker later
+            training.prepare()
         return training.run()
     finally:
         source.close()
@@ -197,6 +198,10 @@ class Training:
             model.optimizer.finalize_variable_values(model.trainable_weights)
         self._callbacks.on_train_end(at.logs)
         return model.history
+
+    def prepare(self) -> None:
+        """For a newcomer, before it is let in."""
+        self._reduction.prepare()
 
     def close(self) -> None:
         self._engine.release()

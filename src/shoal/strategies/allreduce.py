@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from shoal.collectives.group import AbstractExchange, AbstractGroup, Company, Keeper, Result
+from shoal.collectives.group import AbstractExchange, AbstractGroup, Company, Keeper, Result, prepare_bucket
 from shoal.collectives.layout import Vector
 from shoal.collectives.tree import cover
 from shoal.data.order import piece_bounds, pieces_of
@@ -122,6 +122,11 @@ class Reduction:
         self._on_reopen = on_reopen
         if what is not None and not company.is_late:
             self._check_same_schema(what)
+
+    def prepare(self) -> None:
+        """For a newcomer: takes the memory that it will need, so that nobody waits for that later."""
+        if self._company.shares_memory:
+            prepare_bucket(self._schema.layout)
 
     def step(
         self,

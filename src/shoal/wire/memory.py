@@ -7,6 +7,7 @@ import errno
 import fcntl
 import mmap
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,10 @@ class SharedBlock:
         """
         if not peers_write and (spare := _take_spare(nbytes)) is not None:
             return spare
-        _check_space(name, nbytes)
-        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd = _take_prepared(nbytes)
+        if fd is None:
+            _check_space(name, nbytes)
+            fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.posix_fallocate(fd, 0, nbytes)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SIZE_SEALS)
@@ -114,6 +117,51 @@ def _take_spare(nbytes: int) -> SharedBlock | None:
         return None
     taken, _spare = _spare, None
     return taken
+
+
+def prepare(nbytes: int) -> None:
+    """Take the memory for a block of this size in the background: whoever makes one next has it at once."""
+    global _preparing
+    if _preparing is not None and _preparing.nbytes == nbytes:
+        return
+    drop_prepared()
+    if nbytes <= available() // 4:  # a spare must not be what leads to the lack
+        _preparing = _Prepared(nbytes)
+        _preparing.start()
+
+
+class _Prepared(threading.Thread):
+    """A descriptor with all its pages."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(name="shoal-memory", daemon=True)
+        self.nbytes = nbytes
+        self.fd = os.memfd_create("prepared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError):  # whoever needs it finds out
+            os.posix_fallocate(self.fd, 0, self.nbytes)
+
+
+_preparing: _Prepared | None = None
+
+
+def _take_prepared(nbytes: int) -> int | None:
+    global _preparing
+    if _preparing is None or _preparing.nbytes != nbytes:
+        return None
+    taken, _preparing = _preparing, None
+    taken.join()
+    return taken.fd
+
+
+def drop_prepared() -> None:
+    """Give back what was prepared, if anything."""
+    global _preparing
+    if _preparing is not None:
+        _preparing.join()
+        os.close(_preparing.fd)
+    _preparing = None
 
 
 def drop_spare() -> None:
