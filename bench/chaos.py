@@ -301,7 +301,7 @@ class Chaos:
         self._rng = random.Random(seed)
         self._ledger = Ledger(self._out)
         self._output: list[tuple[float, str]] = []
-        self._pids: set[int] = set()
+        self._held: list[float] = []  # moments at which the training was made to wait
         self._environ = {
             "XDG_CACHE_HOME": str(folder / "cache"),
             **environ,
@@ -412,6 +412,8 @@ class Chaos:
 
     def _set_pace(self, pause: float) -> None:
         path = self._out / "pace"
+        if pause == HOLD:
+            self._held.append(time.monotonic())
         if pause == 0.0:
             path.unlink(missing_ok=True)
         elif not path.exists() or path.read_text() != str(pause):
@@ -432,9 +434,9 @@ class Chaos:
         for event, after in zip(outcome.events, [*outcome.events[1:], None], strict=False):
             end = after.at if after is not None else float("inf")
             event.said = [line for at, line in self._output if event.at <= at < end and line.startswith("shoal:")]
-            event.lost = _gap_at(times, event.at)
+            event.lost = _gap_at(times, event.at, self._held)
         came = [lines[0][0] for worker, lines in outcome.ledger.commits.items() if lines[0][1] != (0, 0, 0)]
-        outcome.entries += [gap for at in came if (gap := _gap_at(times, at - 1e-4)) is not None]
+        outcome.entries += [gap for at in came if (gap := _gap_at(times, at - 1e-4, self._held)) is not None]
 
     def _marked(self) -> list[psutil.Process]:
         """Living processes of this run."""
@@ -455,10 +457,12 @@ class Chaos:
         ]
 
 
-def _gap_at(times: Sequence[float], at: float) -> float | None:
-    """How much longer the gap between two commits around this moment was than those near it."""
+def _gap_at(times: Sequence[float], at: float, held: Sequence[float]) -> float | None:
+    """How much longer the gap between two commits around this moment was than those near it; None if we made it."""
     place = sum(1 for when in times if when <= at)
     if not 0 < place < len(times):
+        return None
+    if any(times[place - 1] <= when <= times[place] for when in held):
         return None
     gaps = [b - a for a, b in itertools.pairwise(times)]
     near = gaps[max(0, place - 9) : place - 1] + gaps[place : place + 8]
@@ -487,6 +491,7 @@ def random_plan(rng: random.Random, events: int, steps: int) -> list[Harm]:
                 harms.append(Harm(who, "", step, after=rng.uniform(0, 0.1)))
             case "coming":
                 after = rng.uniform(0, 0.03)
+                harms.append(Harm(who, "", step))  # so that somebody comes
                 harms.append(Harm("newcomer", rng.choice(COMING_IN), step, after=after, step_pause=0.005))
             case "again":
                 harms.append(Harm(who, rng.choice(IN_STEP), step))

@@ -1,0 +1,104 @@
+"""Checkpoints of real trainings: everything killed at once, and gone on from with other numbers of workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .runs import SCRIPTS, Trainings, succeeded
+
+HALT = 17  # a step in the middle of the second epoch of the second fit
+EVERY = "--checkpoint-every 5steps"
+
+
+def power_cut(trainings: Trainings, out: Path, folder: Path) -> None:
+    """Train on three workers, with checkpoints, and kill every process at once in mid-epoch."""
+    words = f"-n 3 --pieces 4 --threads 1 --backend torch --checkpoint {folder} {EVERY}".split()
+    command = [sys.executable, "-m", "shoal", "run", *words, str(SCRIPTS / "resumed.py"), str(out), str(HALT)]
+    with subprocess.Popen(
+        command, env=trainings.environ, cwd=trainings.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as run:
+        deadline = time.monotonic() + 120
+        while not out.with_suffix(".halted").exists() or len(list(folder.glob("step-*"))) < 3:
+            assert time.monotonic() < deadline, "it never came to where it is killed"
+            assert run.poll() is None, run.stderr.read() if run.stderr else ""
+            time.sleep(0.05)
+        everyone = trainings.leftovers()
+        for process in everyone:
+            os.kill(process.pid, signal.SIGSTOP)  # nobody may see another die
+        for process in everyone:
+            os.kill(process.pid, signal.SIGKILL)
+    for process in everyone:
+        process.wait(30)
+
+
+def train(trainings: Trainings, backend: str, options: str, out: Path) -> dict[str, Any]:
+    succeeded(trainings.shoal(backend, f"--pieces 4 --threads 1 {options}", "resumed.py", out))
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
+
+
+def test_a_training_that_was_cut_off_goes_on_in_mid_epoch_on_any_number_of_workers_and_any_backend(
+    trainings: Trainings,
+) -> None:
+    undisturbed = train(trainings, "torch", "-n 2", trainings.folder / "undisturbed.json")
+    cut = trainings.folder / "cut"
+    power_cut(trainings, trainings.folder / "cut.json", cut)
+    newest = max(cut.glob("step-*"))
+    (newest / "manifest.json").write_bytes((newest / "manifest.json").read_bytes()[:-50])  # and this one is torn
+    for workers in (1, 2, 4):
+        folder = trainings.folder / f"on-{workers}"
+        shutil.copytree(cut, folder)
+        out = trainings.folder / f"on-{workers}.json"
+        options = f"-n {workers} --pieces 4 --threads 1 --checkpoint {folder} {EVERY} --resume auto"
+        result = trainings.shoal("torch", options, "resumed.py", out)
+        succeeded(result)
+        assert f"{newest.name} is passed over" in result.stderr
+        assert json.loads(out.read_text()) == undisturbed
+    before = sorted(cut.glob("step-*"))[-2]
+    for backend in ("jax", "tensorflow"):
+        found = train(trainings, backend, f"-n 2 --resume {before}", trainings.folder / f"on-{backend}.json")
+        assert found["first"] == undisturbed["first"]
+        assert found["tested"] == undisturbed["tested"]
+        for name, values in undisturbed["second"].items():
+            assert found["second"][name] == pytest.approx(values, rel=2e-3, abs=2e-3), name
+
+
+def test_an_interrupted_run_writes_a_checkpoint_and_ends(trainings: Trainings) -> None:
+    out, folder = trainings.folder / "stopped.json", trainings.folder / "stopped"
+    words = f"-n 2 --pieces 4 --threads 1 --backend torch --checkpoint {folder}".split()
+    command = [sys.executable, "-m", "shoal", "run", *words, str(SCRIPTS / "two_hosts.py"), str(out)]
+    with subprocess.Popen(
+        command,
+        env=trainings.environ,
+        cwd=trainings.folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as run:
+        deadline = time.monotonic() + 120
+        while not any(p.name().startswith("python") and _trains(trainings) for p in trainings.leftovers()):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        run.send_signal(signal.SIGINT)
+        assert run.stderr is not None
+        said = run.stderr.read()
+        assert run.wait(60) == 130, said
+    assert "writing a checkpoint" in said
+    assert len(list(folder.glob("step-*"))) == 1
+    assert not trainings.leftovers()
+
+
+def _trains(trainings: Trainings) -> bool:
+    command = [sys.executable, "-m", "shoal", "status", "--json"]
+    told = subprocess.run(command, env=trainings.environ, capture_output=True, text=True, timeout=60).stdout
+    return any(m["step"] > 2 for run in json.loads(told or "[]") for m in run.get("members", []))
