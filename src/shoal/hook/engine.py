@@ -89,6 +89,7 @@ class AbstractEngine(ABC):
     """One backend's hands. Nothing here waits for another process."""
 
     dirties_seeds = True  # whether a piece leaves its own seeds in the model's variables
+    pieces_last = False  # whether a piece's arrays stay as they are for as long as somebody holds them
 
     def __init__(self, model: Any) -> None:
         self._model = weakref.ref(model)  # the model's life must not depend on its engine's

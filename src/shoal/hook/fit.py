@@ -434,6 +434,7 @@ class _StepTask:
         self._note = note
         self._taken: Taken | None = None
         self._started = 0.0
+        self._last: tuple[int, Sequence[Array]] | None = None  # the last piece, which a redo need not compute again
 
     def take(self, split: Split, group: AbstractGroup) -> int | None:
         self._run.say("waiting for data", self._at.total)
@@ -444,9 +445,13 @@ class _StepTask:
     def compute(self, piece: int, low: int, high: int) -> Sequence[Array]:
         taken = self._taken
         assert taken is not None, "take() first"
+        if self._last is not None and self._last[0] == piece:
+            return self._last[1]
         self._run.say(f"computing piece {piece}", self._at.total)
         rows = [row[low - taken.first : high - taken.first] for row in taken.rows]
-        return self._engine.piece(feeds.as_batch(self._source.spec(), rows), piece, (high - low) / taken.size)
+        arrays = self._engine.piece(feeds.as_batch(self._source.spec(), rows), piece, (high - low) / taken.size)
+        self._last = (piece, arrays) if self._engine.pieces_last else None
+        return arrays
 
     def note(self) -> Note:
         self._engine.settle()  # a worker without a piece in this step has not waited for its last update yet

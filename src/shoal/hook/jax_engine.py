@@ -24,6 +24,7 @@ class JaxEngine(AbstractEngine):
     """Keras on JAX."""
 
     dirties_seeds = False  # a traced step assigns nothing
+    pieces_last = True  # JAX's arrays never change
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
