@@ -376,7 +376,7 @@ def test_the_last_survivor_goes_on_and_ends_the_run_well():
         scene.happen(Exited(f"worker-{number}", -9))
     assert scene.membership.end is None
     scene.say(1, Done(30))
-    assert scene.end == End(True, 0, "every worker finished its script")
+    assert scene.end == End(True, 0, "every worker finished its script", ("worker-0", "worker-2"))
 
 
 def test_the_run_ends_with_its_last_worker_and_all_are_named():

@@ -188,7 +188,7 @@ class Membership:
             self.view,
             self._most,
             tuple(self._seats),
-            self._lost(),
+            tuple(id for id, seat in self._seats.items() if not seat.counts),
             self._reference,
             tuple(self._posts.values()),
             tuple(self._finished.values()),
@@ -479,7 +479,8 @@ class Membership:
             return self._finish(explain(self._troubles(), len(self._seats), self._done()))
         if all(self._seats[member.id].done for member in remaining):
             losses = self._report_losses(len(remaining), math.inf)  # nothing more will be known about them
-            return [*losses, *self._finish(End(True, 0, "every worker finished its script"))]
+            end = End(True, 0, "every worker finished its script", culprits=self._unfinished())
+            return [*losses, *self._finish(end)]
         decisions = self._report_losses(len(remaining), now)
         renew = self._renew_at is not None and now >= self._renew_at
         if renew or len(remaining) < len(view.workers):
@@ -596,8 +597,9 @@ class Membership:
         troubles = {id: self._seats[id].trouble for id in self._noticed}
         return {id: trouble for id, trouble in troubles.items() if trouble is not None}
 
-    def _lost(self) -> tuple[str, ...]:
-        return tuple(id for id, seat in self._seats.items() if not seat.counts)
+    def _unfinished(self) -> tuple[str, ...]:
+        """Whose end does not matter any more: they were lost, left, or came too late to take part."""
+        return tuple(id for id, seat in self._seats.items() if not (seat.done and seat.counts))
 
     def _done(self) -> tuple[str, ...]:
         return tuple(id for id, seat in self._seats.items() if seat.done)

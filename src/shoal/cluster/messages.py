@@ -153,7 +153,7 @@ class End(Message, frozen=True):
     ok: bool
     code: int  # the launcher's exit code
     reason: str  # a sentence: who, at which step, doing what, since when
-    culprits: tuple[str, ...] = ()
+    culprits: tuple[str, ...] = ()  # after a good end: those who did not finish, whose exit codes do not matter
     traceback: str = ""  # the first culprit's, if it could still report one
     advice: str = ""
 
