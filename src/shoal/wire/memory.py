@@ -94,8 +94,9 @@ class SharedBlock:
         """
         global _spare
         smaller: SharedBlock | None = self
-        if _spare is None or _spare.nbytes < self.nbytes:
-            _spare, smaller = self, _spare
+        with _lock:
+            if _spare is None or _spare.nbytes < self.nbytes:
+                _spare, smaller = self, _spare
         if smaller is not None:
             smaller.close()
 
@@ -108,26 +109,31 @@ class SharedBlock:
             self._map.close()
 
 
+_lock = threading.Lock()  # guards the two below
 _spare: SharedBlock | None = None
 
 
 def _take_spare(nbytes: int) -> SharedBlock | None:
     global _spare
-    if _spare is None or _spare.nbytes != nbytes:
-        return None
-    taken, _spare = _spare, None
+    with _lock:
+        if _spare is None or _spare.nbytes != nbytes:
+            return None
+        taken, _spare = _spare, None
     return taken
 
 
 def prepare(nbytes: int) -> None:
     """Take the memory for a block of this size in the background: whoever makes one next has it at once."""
     global _preparing
-    if _preparing is not None and _preparing.nbytes == nbytes:
-        return
-    drop_prepared()
-    if nbytes <= available() // 4:  # a spare must not be what leads to the lack
-        _preparing = _Prepared(nbytes)
-        _preparing.start()
+    with _lock:
+        if _preparing is not None and _preparing.nbytes == nbytes:
+            return
+        before, _preparing = _preparing, None
+        if nbytes <= available() // 4:  # a spare must not be what leads to the lack
+            _preparing = _Prepared(nbytes)
+            _preparing.start()
+    if before is not None:
+        before.drop()
 
 
 class _Prepared(threading.Thread):
@@ -142,15 +148,20 @@ class _Prepared(threading.Thread):
         with contextlib.suppress(OSError):  # whoever needs it finds out
             os.posix_fallocate(self.fd, 0, self.nbytes)
 
+    def drop(self) -> None:
+        self.join()
+        os.close(self.fd)
+
 
 _preparing: _Prepared | None = None
 
 
 def _take_prepared(nbytes: int) -> int | None:
     global _preparing
-    if _preparing is None or _preparing.nbytes != nbytes:
-        return None
-    taken, _preparing = _preparing, None
+    with _lock:
+        if _preparing is None or _preparing.nbytes != nbytes:
+            return None
+        taken, _preparing = _preparing, None
     taken.join()
     return taken.fd
 
@@ -158,10 +169,10 @@ def _take_prepared(nbytes: int) -> int | None:
 def drop_prepared() -> None:
     """Give back what was prepared, if anything."""
     global _preparing
-    if _preparing is not None:
-        _preparing.join()
-        os.close(_preparing.fd)
-    _preparing = None
+    with _lock:
+        before, _preparing = _preparing, None
+    if before is not None:
+        before.drop()
 
 
 def drop_spare() -> None:
