@@ -16,40 +16,48 @@ from shoal.cluster.events import (
     Evidence,
     Exited,
     Fence,
-    GaveUp,
     HangUp,
     Interrupted,
     Noted,
     Over,
     Said,
     Started,
+    Tell,
     Tick,
+    Want,
 )
-from shoal.cluster.membership import COMPLAINED_WITHIN, COMPLAINTS, DETAILS, GATHERING
+from shoal.cluster.membership import COMPLAINED_WITHIN, COMPLAINTS, DETAILS, GATHERING, Membership, Record
 from shoal.cluster.messages import (
     Admit,
+    Answer,
     Beat,
     Candidate,
     Candidates,
     Complaint,
     Decline,
     Done,
+    Drain,
+    DrainRequest,
     End,
     Failed,
     Finished,
     Join,
     Leave,
+    Place,
+    PlaceRequest,
     Post,
     Ready,
     Reason,
     Refuse,
+    ScaleRequest,
     StatusReply,
     StatusRequest,
     ViewChange,
 )
 from shoal.config import Deadlines
+from shoal.wire.messages import Message
 
-from .scene import IDENTITY, Scene, ids, member, new_view, reports, told
+from .scene import COORDINATOR, IDENTITY, Scene, config, ids, member, new_view, reports, told
 
 
 def raised(error: str = "boom", blames: tuple[str, ...] = (), step: int = 3) -> Failed:
@@ -790,12 +798,6 @@ def test_one_that_waits_outside_does_not_keep_the_run_from_its_good_end():
     assert told(decisions, 3) == [scene.end]
 
 
-def test_that_nobody_will_be_started_in_a_place_changes_nothing_for_those_who_are_there():
-    scene = Scene(2, least=1)
-    scene.happen(Exited("worker-1", -9))
-    assert scene.happen(GaveUp("worker-1")) == []
-
-
 # Complaints.
 
 
@@ -938,3 +940,129 @@ def test_whatever_happens_views_follow_each_other_and_the_end_is_said_once(worke
     assert len(ends) == (scene.membership.end is not None)
     named = [text.partition(" ")[0] for text in reports(seen)]
     assert len(named) == len(set(named)), "somebody was reported twice"
+
+
+# What somebody asks from another terminal.
+
+CLIENT = 77
+
+
+def asked(scene: Scene, request: DrainRequest | ScaleRequest | PlaceRequest) -> tuple[Message, list[Decision]]:
+    """The answer, and what else was decided. The connection is closed after it."""
+    first, *others, last = scene.happen(Said(CLIENT, request))
+    assert isinstance(first, Tell)
+    assert (first.links, last) == ((CLIENT,), HangUp(CLIENT))
+    return first.message, others
+
+
+def test_who_is_drained_is_told_and_its_place_is_not_filled_again():
+    scene = Scene(3, least=1)
+    answer, others = asked(scene, DrainRequest("worker-1"))
+    assert answer == Answer(True, "worker-1 leaves after its step")
+    assert [type(message) for message in told(others, 2)] == [Drain]
+    assert told(others, 1) == []
+    view = new_view(scene.say(1, Leave()))
+    assert ids(view) == ["worker-0", "worker-2"]
+    scene.come_late(3, call=0)
+    assert scene.membership._offered == ()
+
+
+@pytest.mark.parametrize("least", [1, None])
+def test_a_drain_that_can_not_be_is_refused(least):
+    scene = Scene(2, least=least)
+    answer, others = asked(scene, DrainRequest("worker-7" if least else "worker-1"))
+    assert isinstance(answer, Answer)
+    assert not answer.ok
+    assert ("there is worker-0, worker-1" if least else "--fail-fast") in answer.text
+    assert others == []
+
+
+def test_scaling_up_wants_workers_and_offers_those_who_come():
+    scene = Scene(2, least=1)
+    answer, others = asked(scene, ScaleRequest(4))
+    assert answer == Answer(True, "2 workers now, 4 soon")
+    assert others == [Want(2)]
+    scene.come_late(2, call=0)
+    scene.come_late(3, call=0)
+    assert [candidate.id for candidate in scene.membership._offered] == ["worker-2", "worker-3"]
+
+
+def test_scaling_down_drains_the_last_ones():
+    scene = Scene(4, least=1)
+    _, others = asked(scene, ScaleRequest(2))
+    assert [link for link in range(1, 5) if told(others, link)] == [3, 4]
+
+
+def test_scaling_below_the_minimum_is_refused():
+    answer, others = asked(Scene(4, least=2), ScaleRequest(1))
+    assert isinstance(answer, Answer)
+    assert "at least 2" in answer.text
+    assert others == []
+
+
+def test_a_guest_comes_on_top_of_the_workers_and_another_in_its_place():
+    scene = Scene(2, least=1)
+    (place, _), (again, _) = asked(scene, PlaceRequest()), asked(scene, PlaceRequest())
+    assert isinstance(place, Place)
+    assert isinstance(again, Place)
+    assert (place.member, again.member) == ("worker-1000", "worker-1001")
+    scene.come_late(1000, call=0)
+    assert [candidate.id for candidate in scene.membership._offered] == ["worker-1000"]
+    assert new_view(scene.say(0, Admit(1, ("worker-1000",)))) is not None
+    scene.happen(Closed(1001))
+    scene.come_late(2, call=0)  # a standby does not take a guest's place
+    assert scene.membership._offered == ()
+    scene.come_late(1001, call=0)
+    assert [candidate.id for candidate in scene.membership._offered] == ["worker-1001"]
+
+
+def test_before_the_first_view_one_is_told_to_ask_again():
+    answer, _ = asked(Scene(2, joined=False, least=1), PlaceRequest())
+    assert answer == Answer(False, "the run has not begun yet", again=True)
+
+
+# A coordinator in the place of one that died.
+
+
+def restored(scene: Scene) -> Scene:
+    """Another coordinator, which has read what this one wrote down."""
+    written = msgspec.msgpack.encode(scene.membership.record())
+    record = msgspec.msgpack.decode(written, type=Record)
+    other = Scene(2, joined=False)
+    other.now = scene.now
+    other.membership = Membership.restored(record, config(3, least=1), COORDINATOR, scene.now)
+    return other
+
+
+def test_members_join_the_next_coordinator_again_and_the_view_stays():
+    scene = Scene(3, least=1)
+    scene.say(0, Post("seed", b"7"))
+    scene.say(0, Finished(0, b"history"))
+    scene.happen(Closed(3))
+    after = restored(scene)
+    for number in (0, 1):
+        decisions = after.say(number, Join(member(number), IDENTITY))
+        assert Post("seed", b"7") in told(decisions, number + 1)
+        assert ViewChange(scene.membership.view) in told(decisions, number + 1)
+    assert after.membership.view == scene.membership.view
+    assert after.happen(Tick(), after=0.1) == []
+    view = new_view(after.happen(Closed(1)))
+    assert (view.number, ids(view)) == (3, ["worker-1"])  # no number is given twice
+
+
+def test_who_was_lost_before_stays_outside_and_who_does_not_come_again_is_lost():
+    scene = Scene(3, least=1)
+    scene.happen(Closed(3))
+    after = restored(scene)
+    (refusal,) = told(after.say(2, Join(member(2), IDENTITY)), 3)
+    assert isinstance(refusal, Refuse)
+    assert refusal.reason is Reason.OUTSIDE
+    after.say(0, Join(member(0), IDENTITY))
+    for _ in range(60):
+        after.say(0, Beat(1, "fit"), after=0.1)
+        after.happen(Tick())
+    assert ids(after.membership.view) == ["worker-0"]
+
+
+def test_nothing_is_written_down_before_there_is_a_view():
+    assert Scene(2, joined=False, least=1).membership.record() is None

@@ -27,7 +27,6 @@ from shoal.cluster.events import (
     Evidence,
     Exited,
     Fence,
-    GaveUp,
     HangUp,
     Over,
     Report,
@@ -569,7 +568,6 @@ class Simulation:
         if self.membership.end is not None or code in STATED:
             return
         if self._restarts.get(place, 0) >= self.plan.restarts:
-            self.coordinator.happen(GaveUp(name))
             return
         self._restarts[place] = self._restarts.get(place, 0) + 1
         self._start(place, self.world.random.uniform(0.1, 1.0))

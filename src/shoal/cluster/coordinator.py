@@ -33,7 +33,6 @@ from shoal.cluster.events import (
     Event,
     Exited,
     Fence,
-    GaveUp,
     HangUp,
     Interrupted,
     Noted,
@@ -46,7 +45,7 @@ from shoal.cluster.events import (
     Want,
 )
 from shoal.cluster.evidence import look_at
-from shoal.cluster.leash import Abandoned, Dying, Interrupt, Leash, Reaped, Released, Spawned, Told, Wanted
+from shoal.cluster.leash import Dying, Interrupt, Leash, Reaped, Released, Spawned, Told, Wanted
 from shoal.cluster.membership import LEAVING, Membership, Record
 from shoal.cluster.messages import TO_COORDINATOR
 from shoal.cluster.view import Member
@@ -155,8 +154,6 @@ class Coordinator:
                 case Spawned(member, pid):
                     self._groups[member] = pid
                     self._events.append(Started(member))
-                case Abandoned(member):
-                    self._events.append(GaveUp(member))
                 case Dying(member):
                     self._read_slates()
                     self._events.append(Ending(member))

@@ -38,13 +38,6 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class GaveUp:
-    """The launcher will not start a worker in this one's place."""
-
-    member: str
-
-
-@dataclass(frozen=True, slots=True)
 class Ending:
     """A worker's process is about to end; with which code is not known yet."""
 
@@ -91,7 +84,7 @@ class Tick:
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
 
-Event = Said | Closed | Started | GaveUp | Ending | Exited | Noted | Interrupted | Tick
+Event = Said | Closed | Started | Ending | Exited | Noted | Interrupted | Tick
 
 # Out of membership: decisions -------------------------------------------------------------------------
 

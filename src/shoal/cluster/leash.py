@@ -23,12 +23,6 @@ class Spawned(Message, frozen=True):
     pid: int
 
 
-class Abandoned(Message, frozen=True):
-    """Launcher -> coordinator: nobody will be started in the place of this worker."""
-
-    member: str
-
-
 class Wanted(Message, frozen=True):
     """Coordinator -> launcher: start so many more workers."""
 
@@ -74,7 +68,7 @@ class Leash:
         self._partial = b""
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(
-            Spawned | Dying | Reaped | Abandoned | Released | Interrupt | Told | Wanted | End
+            Spawned | Dying | Reaped | Released | Interrupt | Told | Wanted | End
         ).decode
 
     def fileno(self) -> int:

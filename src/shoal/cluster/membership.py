@@ -30,7 +30,6 @@ from shoal.cluster.events import (
     Evidence,
     Exited,
     Fence,
-    GaveUp,
     HangUp,
     Interrupted,
     Noted,
@@ -84,7 +83,7 @@ from shoal.cluster.trouble import (
     explain,
     same_fault,
 )
-from shoal.cluster.view import Member, View
+from shoal.cluster.view import Member, View, number_of
 from shoal.config import RunConfig
 from shoal.wire.messages import Message
 
@@ -216,8 +215,6 @@ class Membership:
                 self._closed(link, now)
             case Started(member):
                 self._seats.setdefault(member, _Seat(heard=now))
-            case GaveUp():
-                pass  # `_settle` sees what is left
             case Ending(member):
                 seat = self._seats.get(member)
                 # One that has finished, or has yet to join, is not missed.
@@ -292,10 +289,11 @@ class Membership:
         seat = self._seats.get(id)
         if seat is None:
             return Refuse(Reason.UNKNOWN_MEMBER, f"{id} is not one of {', '.join(self._seats)}")
-        if seat.member == join.member and seat.link is None and seat.counts:
+        known = seat.member in (None, join.member)
+        if known and not seat.counts and not isinstance(seat.trouble, Absent):
+            return Refuse(Reason.OUTSIDE, seat.trouble.sentence(id) if seat.trouble else f"{id} had left, or was lost")
+        if seat.member == join.member and seat.link is None:
             return None  # it knew the coordinator that died
-        if seat.member == join.member and seat.trouble is not None:
-            return Refuse(Reason.OUTSIDE, seat.trouble.sentence(id))
         if seat.member is not None:
             return Refuse(Reason.TAKEN, f"{id} has already joined, with pid {seat.member.pid}")
         self._reference = self._reference or join
@@ -515,7 +513,9 @@ class Membership:
     def _offer(self) -> list[Decision]:
         """Tell the members whom they could let in, when that has changed."""
         assert self.view is not None
-        free = max(0, self._most - len(self.view.workers))
+        # Guests come on top of the workers that were asked for.
+        guests = sum(number_of(id) >= GUESTS and seat.counts for id, seat in self._seats.items() if seat.member)
+        free = max(0, self._most + guests - len(self.view.workers))
         ready = ((id, seat.ready) for id, seat in self._seats.items() if seat.counts)
         offered = tuple(Candidate(id, call) for id, call in ready if call is not None)[:free]
         if offered == self._offered:
@@ -535,14 +535,17 @@ class Membership:
         decisions: list[Decision] = []
         match request:
             case _ if self.end is not None or self.view is None:
-                answer = Answer(False, "the run is over" if self.end else "the run has not begun yet: ask again soon")
+                answer = (
+                    Answer(False, "the run is over")
+                    if self.end
+                    else Answer(False, "the run has not begun yet", again=True)
+                )
             case PlaceRequest() if self._config.least is None:
                 answer = Answer(False, "this run takes nobody in: it was started with one worker, or with --fail-fast")
             case PlaceRequest():
-                guests = [int(id.rpartition("-")[2]) for id in self._seats]
+                guests = [number_of(id) for id in self._seats]
                 id = f"worker-{max(GUESTS, 1 + max(guests))}"
-                self._seats[id] = _Seat(heard=0.0)
-                self._most += 1
+                self._seats[id] = _Seat()
                 return [Tell((link,), Place(id, self._config)), *self._offer()]
             case DrainRequest(id) if (seat := self._seats.get(id)) is None or not seat.counts or seat.link is None:
                 there = ", ".join(id for id, seat in self._seats.items() if seat.counts and seat.link is not None)

@@ -186,6 +186,7 @@ class Answer(Message, frozen=True):
 
     ok: bool
     text: str
+    again: bool = False  # not now, but soon
 
 
 class StatusRequest(Message, frozen=True):

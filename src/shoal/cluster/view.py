@@ -22,7 +22,12 @@ class Member(msgspec.Struct, frozen=True):
     @property
     def number(self) -> int:
         """The number in a worker's id. "worker-10" comes after "worker-2"."""
-        return int(self.id.rpartition("-")[2])
+        return number_of(self.id)
+
+
+def number_of(id: str) -> int:
+    """The number in a member's id."""
+    return int(id.rpartition("-")[2])
 
 
 class View(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from shoal.cluster.messages import FROM_COORDINATOR, Answer, Place, PlaceRequest
 from shoal.config import RunConfig
 from shoal.errors import UsageError, WireError
 from shoal.launch import environment
+from shoal.launch.plan import find_script
 from shoal.launch.processes import Process
 from shoal.launch.worker import ENDED, INTERRUPTED
 from shoal.wire.addresses import TlsAddress, parse
@@ -47,12 +48,20 @@ class JoinRequest:
 
 def join(request: JoinRequest, environ: Mapping[str, str], cores: Sequence[int]) -> int:
     """Take part until the run is over; returns the exit code for the shell."""
+    script = find_script(request.script, request.is_module)
     ticket = Ticket.load(request.ticket)
     address = _address_of(request, ticket)
     restarts = 0
     while True:
         place, host = _ask_for_place(address, ticket, patient=restarts > 0)
-        config = _config_here(place.config, request, host)
+        config = msgspec.structs.replace(
+            place.config,
+            script=script,
+            arguments=request.arguments,
+            is_module=request.is_module,
+            host=request.host or host,
+            resume=None,  # the others have done that
+        )
         print(f"shoal: joining run {config.run} at {request.address} as {place.member}", file=sys.stderr, flush=True)
         code = _work(place.member, config, ticket, address, environ, cores)
         if code in (0, ENDED, INTERRUPTED):
@@ -88,7 +97,7 @@ def _ask_for_place(address: str, ticket: Ticket, patient: bool) -> tuple[Place, 
                 return answer, connection.local_host()
         finally:
             connection.close()
-        if deadline.passed() or not answer.text.endswith("ask again soon"):
+        if deadline.passed() or not answer.again:
             raise UsageError(f"the run takes nobody in now: {answer.text}")
         time.sleep(_AGAIN)
 
@@ -99,20 +108,6 @@ def _ask(connection: Connection, deadline: Deadline) -> Place | Answer:
     if isinstance(answer, Place | Answer):
         return answer
     raise UsageError(f"the coordinator answered with {type(answer).__name__}: use the same Shoal on all hosts")
-
-
-def _config_here(config: RunConfig, request: JoinRequest, host: str) -> RunConfig:
-    """The run's settings, with this machine's script, address and files."""
-    script = request.script if request.is_module else str(Path(request.script).absolute())
-    if not request.is_module and not Path(script).exists():
-        raise UsageError(f"there is no script {request.script} (looked for {script}).")
-    return msgspec.structs.replace(
-        config,
-        script=script,
-        arguments=request.arguments,
-        is_module=request.is_module,
-        host=request.host or host,
-    )
 
 
 def _work(

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from shoal.cluster import folders
 from shoal.cluster.evidence import look_at
-from shoal.cluster.leash import Abandoned, Dying, Interrupt, Leash, Reaped, Released, Spawned, Told, Wanted
+from shoal.cluster.leash import Dying, Interrupt, Leash, Reaped, Released, Spawned, Told, Wanted
 from shoal.cluster.messages import End
 from shoal.cluster.trouble import ending
 from shoal.launch import logs, report
@@ -199,7 +199,6 @@ class _Launcher:
             if self._max_restarts:
                 text = f"{plan.id} was replaced {len(recent)} times within an hour; the run goes on without it"
                 print(f"shoal: {text}", file=sys.stderr, flush=True)
-            self._leash.send(Abandoned(id))
             return
         self._restarts[plan.id] = [*recent, now]
         self._start_worker(f"worker-{len(self._workers)}", plan)
@@ -305,8 +304,8 @@ class _Launcher:
 
     def _with_late_deaths(self, end: End) -> End:
         """A worker that crashed after its script had finished is no success."""
-        codes = {id: worker.look() for id, worker in self._workers.items() if id not in self._lost}
-        crashed = {id: code for id, code in codes.items() if code and code != ENDED}  # who came late did not finish
+        others = self._lost.union(end.culprits)  # who did not finish
+        crashed = {id: code for id, worker in self._workers.items() if id not in others and (code := worker.look())}
         if not end.ok or not crashed:
             return end
         id, code = next(iter(crashed.items()))

@@ -79,7 +79,7 @@ def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ..
     _check_counts(request)
     _check_one_of("strategy", request.strategy, STRATEGIES)
     _check_one_of("transport", request.transport, TRANSPORTS)
-    script = _check_module(request.script) if request.is_module else _check_script(request.script)
+    script = find_script(request.script, request.is_module)
     backend = _choose_backend(request.backend, environ)
     threads = request.threads or max(1, len(cores) // request.workers)
     seed = secrets.randbelow(2**32)
@@ -216,6 +216,11 @@ def _resume(request: Request) -> str | None:
 def _check_one_of(what: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise UsageError(f"--{what} {value}: there is no such {what}; there is {', '.join(known)}.")
+
+
+def find_script(script: str, is_module: bool) -> str:
+    """The script's absolute path, or the module's name, once it is sure that there is one."""
+    return _check_module(script) if is_module else _check_script(script)
 
 
 def _check_script(script: str) -> str:
