@@ -21,10 +21,11 @@ from shoal.cluster import folders, meeting
 from shoal.cluster.announcements import Announcements
 from shoal.cluster.identity import Identity
 from shoal.cluster.member import Seat
+from shoal.cluster.messages import NOT_KEPT, RESULT_LIMIT
 from shoal.cluster.view import Member, View
 from shoal.collectives.group import AbstractGroup, Alone, Company, form
 from shoal.config import CHECK_EVERY, RunConfig, Saving
-from shoal.errors import RunEnded
+from shoal.errors import RunEnded, UsageError
 from shoal.wire import addresses
 from shoal.wire.certificates import RunCertificate
 from shoal.wire.keys import RunKey
@@ -129,6 +130,8 @@ class Session:
         if self._depth > 0 or result is None or self.company.is_late:
             return
         kept = msgspec.msgpack.encode((self._calls, result))
+        if len(kept) > RESULT_LIMIT:
+            kept = msgspec.msgpack.encode((self._calls, NOT_KEPT))
         self._returned[call] = kept
         if self.seat is not None:
             self.seat.finished(call, kept)
@@ -136,7 +139,13 @@ class Session:
     def replays(self, call: int, waits: bool) -> bytes | None:
         """What a call returned that is over already, if it is."""
         if self._resumed is not None and call in self._resumed.returned:
-            return self.unpack(self._resumed.returned[call])
+            returned = self._unpack(self._resumed.returned[call])
+            if returned == NOT_KEPT:
+                raise UsageError(
+                    f"can't resume from {self._resumed.path}: call {call} of the script (counted from 0, over fit, "
+                    "evaluate and predict) returned too much to be kept in a checkpoint. Resume in a script without it."
+                )
+            return returned
         if not (waits and self.company.is_late):
             return None
         assert self.seat is not None
@@ -177,7 +186,17 @@ class Session:
         return self._me
 
     def unpack(self, kept: bytes) -> bytes:
-        """What is kept of a call that is over; the next call has the number that it has for the others."""
+        """What is kept, for one who came late, of a call that is over for the others."""
+        result = self._unpack(kept)
+        if result == NOT_KEPT:
+            raise UsageError(
+                "this worker came too late: a call of the script (usually of predict) returned too much to be kept for "
+                "those who were not there"
+            )
+        return result
+
+    def _unpack(self, kept: bytes) -> bytes:
+        """The next call gets the number that it has for the others."""
         self._calls, result = msgspec.msgpack.decode(kept, type=tuple[int, bytes])
         return result
 

@@ -27,6 +27,7 @@ from shoal.cluster.identity import Identity
 from shoal.cluster.messages import (
     FROM_COORDINATOR,
     POST_LIMIT,
+    RESULT_LIMIT,
     TEXT_LIMIT,
     Admit,
     Beat,
@@ -59,7 +60,6 @@ from shoal.wire.wakeup import Wakeup
 ORPHANED = 70  # the exit code of a worker that was ended because its run was over
 GRACE = 5.0  # seconds from the end of the run until such a worker is ended
 _FLUSH = 2.0  # seconds that a worker's last words may take
-RESULT_LIMIT = 1 << 20  # bytes of what a call returned that are kept for those who come late
 _REPEATED = 64  # messages that a new coordinator is told again
 _ASK_AGAIN = 1.0  # seconds that one attempt to reach it may take
 _PAUSE = 0.02
@@ -208,8 +208,9 @@ class Seat:
 
     def finished(self, call: int, result: bytes) -> None:
         """Keep what a call of the script returned, for those who come late."""
-        if len(result) <= RESULT_LIMIT:
-            self._send(Finished(call, result))
+        if len(result) > RESULT_LIMIT:
+            raise UsageError(f"{RESULT_LIMIT} bytes of a result are kept at most; call {call} returned {len(result)}")
+        self._send(Finished(call, result))
 
     def leave(self) -> None:
         """Give up the place in the view, between two steps. Returns when it is said."""
@@ -406,6 +407,9 @@ class Seat:
                     pass
             self._changed.notify_all()
         match message:
+            case Drain(why) if not self.view.has(self.member.id):
+                self._connection.send(Leave(), deadline=Deadline.after(_FLUSH))  # it holds nothing that others need
+                self._lose(RunEnded(f"it has left the run: {why}"))
             case End(ok=True):
                 self.wakeup.set(RunEnded(message.reason))
             case End(ok=False):

@@ -20,6 +20,8 @@ from shoal.config import RunConfig
 from shoal.wire.messages import Codec, Message
 
 POST_LIMIT = 64 * 1024  # bytes of one posted value: posts are for facts, not for tensors
+RESULT_LIMIT = 512 * 1024  # bytes of what a call returned that are kept for those who come late
+NOT_KEPT = b""  # in the place of a result that is larger
 TEXT_LIMIT = 32 * 1024  # characters of an error or a traceback
 
 

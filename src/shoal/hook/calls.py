@@ -12,12 +12,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from shoal.cluster.messages import NOT_KEPT, RESULT_LIMIT
 from shoal.collectives.arrays import ArraySpec
 from shoal.data.structure import flatten, rebuild
-from shoal.errors import RunEnded
 from shoal.hook.run import Run
-
-_KEPT = 512 << 10  # bytes of predictions that are kept
 
 
 def counted(
@@ -56,17 +54,12 @@ def decode_plain(kept: bytes) -> Any:
 def encode_predictions(predictions: Any) -> bytes:
     leaves, skeleton = flatten(predictions)
     arrays = [np.asarray(leaf) for leaf in leaves]
-    if sum(array.nbytes for array in arrays) > _KEPT:
-        return b""
+    if sum(array.nbytes for array in arrays) > RESULT_LIMIT:
+        return NOT_KEPT
     return msgspec.msgpack.encode((skeleton, [(ArraySpec.of(array), array.tobytes()) for array in arrays]))
 
 
 def decode_predictions(kept: bytes) -> Any:
-    if not kept:
-        raise RunEnded(
-            "this worker came too late: the script has called predict(), and its result is too large to be kept for "
-            "those who were not there"
-        )
     skeleton, leaves = msgspec.msgpack.decode(kept, type=tuple[Any, list[tuple[ArraySpec, bytes]]])
     arrays = [np.frombuffer(raw, np.dtype(spec.dtype)).reshape(spec.shape).copy() for spec, raw in leaves]
     return rebuild(skeleton, arrays)

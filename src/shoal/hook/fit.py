@@ -163,7 +163,7 @@ class Training:
         self._remembered: tuple[bytes, list[Array]] | None = None  # what another worker's callbacks remember
         self._newcomers: tuple[str, ...] = ()  # to be let in before the next step
         self._leavers: tuple[str, ...] = ()  # gone before the next step
-        self._saver = Saver(run.saving, run.me, model, engine) if run.saving is not None else None
+        self._saver = Saver(run.saving, run.me, model, engine, run.trained) if run.saving is not None else None
         self._save_next = False
         self._callbacks = callback_list(
             self._model,

@@ -49,7 +49,7 @@ class _Draft(NamedTuple):
 class Saver:
     """One worker's hand in the checkpoints of a fit."""
 
-    def __init__(self, saving: Saving, me: str, model: Any, engine: AbstractEngine) -> None:
+    def __init__(self, saving: Saving, me: str, model: Any, engine: AbstractEngine, trained: int) -> None:
         self._folder = Path(saving.folder)
         self._schedule = parse(saving.every)
         self._keep = saving.keep
@@ -59,7 +59,7 @@ class Saver:
         self._engine = engine
         self._writer = Writer()
         self._open: _Draft | None = None
-        self._last_step = 0
+        self._last_step = trained  # steps of the run, when the last checkpoint was taken
         self._last_time = time.monotonic()
         self._publishing = False
 
