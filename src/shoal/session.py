@@ -46,12 +46,14 @@ class Session:
         seat: Seat | None = None,
         listener: Listener | None = None,
         key: RunKey | None = None,
+        on_training: Callable[[], None] | None = None,
     ) -> None:
         self._me = me
         self._config = config
         self.seat = seat
         self._listener = listener
         self._key = key
+        self._on_training = on_training
         self._company: Company | None = None
         self._step = 0
         self._doing = IN_SCRIPT
@@ -220,6 +222,9 @@ class Session:
 
     def count(self, samples: int) -> None:
         """Samples that a committed step has trained on."""
+        if self._on_training is not None:
+            self._on_training()
+            self._on_training = None
         if self.seat is not None:
             self.seat.say(self._step, self._doing, samples)
 
@@ -276,11 +281,17 @@ _current: Session | None = None
 
 
 def start(
-    config: RunConfig, key: RunKey, member_id: str, folder: Path, on_chief: Callable[[], None] = lambda: None
+    config: RunConfig,
+    key: RunKey,
+    member_id: str,
+    folder: Path,
+    on_chief: Callable[[], None] = lambda: None,
+    on_training: Callable[[], None] = lambda: None,
 ) -> Session:
     """Joins the run; returns when all members have joined. The script's models train in it from now on.
 
-    `on_chief` is called when this worker becomes the chief.
+    `on_chief` is called when this worker becomes the chief, `on_training` after its first step, or at once if it
+    comes late.
     """
     address = f"unix:{folder / member_id}.sock" if config.transport == "shm" else addresses.any_port(config.host)
     certificate = RunCertificate.new() if addresses.needs_certificate(address) else None
@@ -292,7 +303,9 @@ def start(
     seat = Seat.join(
         coordinator, key, member, Identity.of_this_process(config), config.deadlines, slate, on_chief, find
     )
-    return _enter(Session(member_id, config, seat, listener, key))
+    if not seat.view.has(member_id):
+        on_training()
+    return _enter(Session(member_id, config, seat, listener, key, on_training))
 
 
 def current() -> Session:

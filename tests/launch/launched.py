@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
 
 import psutil
 
@@ -42,7 +43,7 @@ class World:
 
     def script(self, text: str, name: str = "train.py") -> Path:
         path = self.folder / name
-        path.write_text(_PRELUDE + text)
+        path.write_text(_PRELUDE + dedent(text))
         return path
 
     def shoal(self, *words: object, **environ: str) -> Launched:

@@ -1,22 +1,41 @@
-"""The command line: one file per verb. Nothing here imports keras, a backend or numpy: it must start at once."""
+"""The command line: one file per verb, imported when it is used. Nothing here imports keras, a backend or numpy: it
+must start at once.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import click
 
-from shoal.cli import checkpoint, drain, join, run, status
 from shoal.errors import UsageError
 
 __all__ = ["main"]
 
 
 USAGE = 2  # the exit code for input that can't be used
+_FILES = {
+    "run": "run",
+    "join": "join",
+    "scale": "drain",
+    "drain": "drain",
+    "status": "status",
+    "checkpoint": "checkpoint",
+}
 
 
 class _Verbs(click.Group):
-    """Shows a UsageError as one clear block."""
+    """Imports a verb when it is asked for. Shows a UsageError as one clear block."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_FILES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _FILES:
+            return None
+        command: click.Command = getattr(import_module(f"shoal.cli.{_FILES[cmd_name]}"), cmd_name)
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -30,11 +49,3 @@ class _Verbs(click.Group):
 @click.version_option(package_name="shoal", prog_name="shoal")
 def main() -> None:
     """Train one Keras 3 model on many workers."""
-
-
-main.add_command(run.run)
-main.add_command(status.status)
-main.add_command(checkpoint.checkpoint)
-main.add_command(drain.drain)
-main.add_command(drain.scale)
-main.add_command(join.join)

@@ -10,8 +10,14 @@ def install(run: Run) -> None:
     """From the moment that the script imports keras, its models train in this run."""
 
     def patch() -> None:
+        from keras import backend
+
         from shoal.hook import patches
 
+        if backend.backend() == "jax":
+            from shoal.hook import compile_once
+
+            compile_once.install()
         patches.install(run)
 
     when_imported("keras", patch)

@@ -12,6 +12,8 @@ import runpy
 import signal
 import sys
 import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, TextIO, cast
@@ -20,6 +22,7 @@ from shoal.cluster.member import exit_code
 from shoal.config import RunConfig
 from shoal.errors import CutOff, RunEnded
 from shoal.launch import canary
+from shoal.launch.cores import settle_on
 from shoal.launch.report import CHIEF
 from shoal.wire.keys import RunKey
 
@@ -36,15 +39,15 @@ ENDED = 75  # the run was over before this worker's script was
 
 def main() -> NoReturn:
     folder, id, cores, *more = Path(sys.argv[1]), *sys.argv[2:]
-    if cores != "-":
-        # Before any backend is imported: they count the cores they may use.
-        os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
+    settle = partial(settle_on, [int(core) for core in cores.split(",") if core != "-"])
+    if os.environ.get("KERAS_BACKEND") != "jax":  # only JAX's compiler would use more cores than one
+        settle()
     if more:
         canary.keep(int(more[0]))
     faulthandler.enable(all_threads=False)  # a native crash leaves its Python stack among the log's last lines
     for stream in (sys.stdout, sys.stderr):
         _flush_every_line(stream)
-    sys.exit(_work(RunConfig.load(folder), RunKey.load(folder / "key"), id, folder, _Terminal(*more[1:])))
+    sys.exit(_work(RunConfig.load(folder), RunKey.load(folder / "key"), id, folder, _Terminal(*more[1:]), settle))
 
 
 class _Terminal:
@@ -63,7 +66,9 @@ class _Terminal:
             os.close(fd)
 
 
-def _work(config: RunConfig, key: RunKey, id: str, folder: Path, terminal: _Terminal) -> int:
+def _work(
+    config: RunConfig, key: RunKey, id: str, folder: Path, terminal: _Terminal, settle: Callable[[], None]
+) -> int:
     """From taking the seat to giving it up. Returns the process's exit code."""
     from shoal import session  # after the cores are set: it brings libraries that count them
 
@@ -71,7 +76,7 @@ def _work(config: RunConfig, key: RunKey, id: str, folder: Path, terminal: _Term
         _seed_alike(config.seed)
 
     try:
-        run = session.start(config, key, id, folder, on_chief=terminal.take)
+        run = session.start(config, key, id, folder, terminal.take, settle)
         signal.signal(signal.SIGTERM, lambda *_: run.drain("SIGTERM"))  # a notice: this machine is about to be taken
         try:
             code = _run_script(config, run)
