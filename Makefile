@@ -27,7 +27,7 @@ bench: $(READY)
 	$(BIN)/python bench/fit.py
 	$(BIN)/python bench/overhead.py
 
-# Kills and stops the processes of real trainings on three backends for a few minutes; the seed is printed.
+# Kills, stops and drains the processes of real trainings on three backends for a few minutes; the seed is printed.
 chaos: $(READY)
 	$(BIN)/python bench/chaos.py --minutes 6 --events 16
 

@@ -1,12 +1,12 @@
-"""Kills and stops the processes of real runs, and checks that nothing of the training shows it.
+"""Kills, stops and drains the processes of real runs, and checks that nothing of the training shows it.
 
     python bench/chaos.py --seed 7 --events 12 --backend torch --workers 3
     python bench/chaos.py --minutes 5                     # run after run over three backends, each with its own seed
 
-A harm is planned (by a seed, or by a test) and done from outside: SIGKILL, or SIGSTOP for longer than the deadline, to
-whoever is in a role, at a random moment or exactly in a phase of the step, as the victim's slate tells. Checked at the
-end: exit code 0, the weights and histories of the undisturbed run, every step committed once and alike by everyone who
-was there, every sample counted once per epoch, and nothing left behind.
+A harm is planned (by a seed, or by a test) and done from outside: SIGKILL, SIGSTOP for longer than the deadline, or
+SIGTERM, to whoever is in a role, at a random moment or exactly in a phase of the step, as the victim's slate tells.
+Checked at the end: exit code 0, the weights and histories of the undisturbed run, every step committed once and alike
+by everyone who was there, every sample counted once per epoch, and nothing left behind.
 
 Who holds the training's state and is the last one to do so is spared: without it there is nothing to go on from.
 """
@@ -58,7 +58,7 @@ class Harm:
     who: Who = "anyone"
     doing: str = ""  # how what the victim says it does begins
     step: int = 0  # so many steps, over all fits, have been committed
-    act: Literal["kill", "stop"] = "kill"
+    act: Literal["kill", "stop", "drain"] = "kill"
     count: int = 1  # victims, at once
     after: float = 0.0  # seconds between the moment and the act
     step_pause: float = 0.02  # seconds after each step until then
@@ -398,6 +398,9 @@ class Chaos:
             scene.harmed.add(pid)
             if harm.act == "kill":
                 os.kill(pid, signal.SIGKILL)
+            elif harm.act == "drain":
+                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGCONT)
             doing = "" if id == "coordinator" else scene.doing(id)[1]
             events.append(Event(harm, id, pid, now, self._ledger.steps, doing))
         return events
@@ -472,14 +475,23 @@ def _gap_at(times: Sequence[float], at: float, held: Sequence[float]) -> float |
 # Plans ----------------------------------------------------------------------------------------------
 
 
-KINDS = {"phase": 6, "moment": 6, "coming": 3, "again": 2, "two": 2, "coordinator": 2, "stop": 1}  # how often each
+KINDS = {
+    "phase": 6,
+    "moment": 6,
+    "coming": 3,
+    "again": 2,
+    "two": 2,
+    "coordinator": 2,
+    "stop": 1,
+    "drain": 1,
+}  # how often each
 
 
 def random_plan(rng: random.Random, events: int, steps: int) -> list[Harm]:
     """Harms that fall all over the run: its steps, its roles, the phases of a step; some at once, some in a row."""
     harms: list[Harm] = []
     at = sorted(rng.randrange(steps * 3 // 4) for _ in range(events))
-    coordinators = 0
+    coordinators = drains = 0
     while len(harms) < events:
         step = at[len(harms)]
         kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
@@ -504,6 +516,9 @@ def random_plan(rng: random.Random, events: int, steps: int) -> list[Harm]:
                 harms.append(Harm("anyone", "", step, after=rng.uniform(0, 0.2)))
             case "stop":
                 harms.append(Harm(who, "", step, "stop", after=rng.uniform(0, 0.02)))
+            case "drain" if not drains:  # nobody is started in the place of one that left
+                drains += 1
+                harms.append(Harm(who, "", step, "drain", after=rng.uniform(0, 0.02)))
     return harms
 
 
@@ -589,12 +604,11 @@ def _report(seed: int, runs: list[dict[str, Any]], watch: Watch) -> None:
         ordered = sorted(lost)
         high = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
         table.append([kind, str(len(lost)), *(f"{x:.3f}" for x in (statistics.median(lost), high, ordered[-1]))])
-    kills = sum(event["harm"]["act"] == "kill" for event in events)
+    kills, stops, drains = (sum(event["harm"]["act"] == act for event in events) for act in ("kill", "stop", "drain"))
     faults = [f"seed {run['seed']}: {fault}" for run in runs for fault in run["faults"]]
-    summary = {"runs": len(runs), "kills": kills, "stops": len(events) - kills, "faults": faults}
-    table.append(
-        [f"{len(runs)} runs, {kills} kills, {len(events) - kills} stops, {len(faults)} faults", "", "", "", ""]
-    )
+    summary = {"runs": len(runs), "kills": kills, "stops": stops, "drains": drains, "faults": faults}
+    told = f"{len(runs)} runs, {kills} kills, {stops} stops, {drains} drains, {len(faults)} faults"
+    table.append([told, "", "", "", ""])
     lost = {kind: spread([significant(x) for x in values]) for kind, values in kinds.items()}
     facts = watch.facts(["keras", "jax", "tensorflow", "torch"])
     report({"bench": "chaos", "seed": seed, "summary": summary, "lost": lost, "runs": runs, **facts}, table)

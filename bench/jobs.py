@@ -51,6 +51,22 @@ def stamped_shoal(
     return Stamped(f"shoal -n {workers}", Command(argv, QUIET, range(cores)), workers)
 
 
+def stamped_plain(model: str, samples: int, words: Sequence[str] = ()) -> Stamped:
+    """Plain Keras on JAX, on one core."""
+    argv = [
+        PYTHON,
+        str(PEERS / "plain_keras.py"),
+        "--model",
+        model,
+        "--samples",
+        str(samples),
+        "--stamps",
+        STAMPS,
+        *words,
+    ]
+    return Stamped("plain Keras", Command(argv, {"KERAS_BACKEND": "jax", **ONE_THREAD["jax"], **QUIET}, [0]), 1)
+
+
 def torchrun(model: str, workers: int, samples: int, cores: int = WORKERS) -> Stamped:
     """torch DDP that is started again when a worker dies, from a checkpoint of every step, and looked at 100 times a
     second: the least that a failure can cost it."""

@@ -60,8 +60,12 @@ def main() -> None:
     options.add_argument("--stamps", metavar="FOLDER")
     options.add_argument("--epochs", type=int, default=10**6)
     options.add_argument("--digest", type=Path, metavar="FILE", help="of the weights, when all epochs are over")
+    options.add_argument("--backup", metavar="FOLDER", help="for Keras's own BackupAndRestore")
+    options.add_argument("--every", type=int, default=100, help="steps between two backups")
     given = options.parse_args()
-    callbacks = [Pause(Gate(given.gate)), Stamping(Stamps(given.stamps))]
+    callbacks: list[Any] = [Pause(Gate(given.gate)), Stamping(Stamps(given.stamps))]
+    if given.backup:
+        callbacks.append(keras.callbacks.BackupAndRestore(given.backup, save_freq=given.every))
     keras.utils.set_random_seed(0)
     batch = given.samples * given.workers
     x, y = data(given.model, batch)

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
-
-import msgspec
 
 from shoal import hook
 from shoal.checkpoint.resumed import look_into
@@ -21,11 +19,11 @@ from shoal.cluster import folders, meeting
 from shoal.cluster.announcements import Announcements
 from shoal.cluster.identity import Identity
 from shoal.cluster.member import Seat
-from shoal.cluster.messages import NOT_KEPT, RESULT_LIMIT
 from shoal.cluster.view import Member, View
 from shoal.collectives.group import AbstractGroup, Alone, Company, form
 from shoal.config import CHECK_EVERY, RunConfig, Saving
-from shoal.errors import RunEnded, UsageError
+from shoal.errors import RunEnded
+from shoal.hook.calls import Calls
 from shoal.wire import addresses
 from shoal.wire.certificates import RunCertificate
 from shoal.wire.keys import RunKey
@@ -57,10 +55,8 @@ class Session:
         self._company: Company | None = None
         self._step = 0
         self._doing = IN_SCRIPT
-        self._calls = 0
-        self._depth = 0
-        self._returned: dict[int, bytes] = {}
-        self._resumed = look_into(Path(config.resume)) if config is not None and config.resume is not None else None
+        resumed = look_into(Path(config.resume)) if config is not None and config.resume is not None else None
+        self.calls = Calls(seat, resumed, lambda: self.company.is_late, self.say)
         self.trained = 0
         self._announcements = Announcements(seat, config.deadlines) if seat is not None and config is not None else None
 
@@ -111,57 +107,7 @@ class Session:
             self._company = Company(self._me, self.seat, self._form, patience, lasting, shm, self.say)
         return self._company
 
-    # The script's calls of fit, evaluate and predict --------------------------------------------------
-
-    @property
-    def calls(self) -> int:
-        return self._calls
-
-    @calls.setter
-    def calls(self, number: int) -> None:
-        self._calls = number
-
-    def begin_call(self) -> int:
-        self._calls += 1
-        self._depth += 1
-        return self._calls - 1
-
-    def end_call(self, call: int, result: bytes | None) -> None:
-        """Calls within calls (a callback that evaluates) are not kept, but counted."""
-        self._depth -= 1
-        if self._depth > 0 or result is None or self.company.is_late:
-            return
-        kept = msgspec.msgpack.encode((self._calls, result))
-        if len(kept) > RESULT_LIMIT:
-            kept = msgspec.msgpack.encode((self._calls, NOT_KEPT))
-        self._returned[call] = kept
-        if self.seat is not None:
-            self.seat.finished(call, kept)
-
-    def replays(self, call: int, waits: bool) -> bytes | None:
-        """What a call returned that is over already, if it is."""
-        if self._resumed is not None and call in self._resumed.returned:
-            returned = self._unpack(self._resumed.returned[call])
-            if returned == NOT_KEPT:
-                raise UsageError(
-                    f"can't resume from {self._resumed.path}: call {call} of the script (counted from 0, over fit, "
-                    "evaluate and predict) returned too much to be kept in a checkpoint. Resume in a script without it."
-                )
-            return returned
-        if not (waits and self.company.is_late):
-            return None
-        assert self.seat is not None
-        self.say(f"waiting until call {call} of the script is over for the others")
-        while (kept := self.seat.wait_result_or_view(call, self.seat.view.number)) is None:
-            pass
-        return self.unpack(kept)
-
-    @property
-    def returned(self) -> Mapping[int, bytes]:
-        return self._returned
-
-    def resumes(self, call: int) -> Path | None:
-        return self._resumed.path if self._resumed is not None and self._resumed.call == call else None
+    # Leaving and saving ----------------------------------------------------------------------------------
 
     @property
     def drains(self) -> bool:
@@ -176,7 +122,7 @@ class Session:
         """Leave after the step that is going on, if there is one; otherwise at once. For signal handlers."""
         assert self.seat is not None
         self.seat.drain = why
-        if self._depth == 0:
+        if not self.calls.going_on:
             self.leave()
 
     @property
@@ -186,21 +132,6 @@ class Session:
     @property
     def me(self) -> str:
         return self._me
-
-    def unpack(self, kept: bytes) -> bytes:
-        """What is kept, for one who came late, of a call that is over for the others."""
-        result = self._unpack(kept)
-        if result == NOT_KEPT:
-            raise UsageError(
-                "this worker came too late: a call of the script (usually of predict) returned too much to be kept for "
-                "those who were not there"
-            )
-        return result
-
-    def _unpack(self, kept: bytes) -> bytes:
-        """The next call gets the number that it has for the others."""
-        self._calls, result = msgspec.msgpack.decode(kept, type=tuple[int, bytes])
-        return result
 
     def candidates(self, call: int) -> tuple[str, ...]:
         if self.seat is None:

@@ -345,8 +345,8 @@ def test_status_shows_what_the_beats_said():
 
 @pytest.mark.parametrize(
     "loss",
-    [Closed(2), Exited("worker-1", -9), Exited("worker-1", 0), Said(2, raised())],
-    ids=["gone", "killed", "exited", "raised"],
+    [Closed(2), Exited("worker-1", -9), Said(2, raised())],
+    ids=["gone", "killed", "raised"],
 )
 def test_a_loss_makes_the_next_view_at_once(loss: Event):
     scene = Scene(3, least=1)
@@ -533,6 +533,16 @@ def test_a_silent_member_is_cut_off_so_that_it_can_do_no_more_harm():
     assert reports(scene.happen(Exited("worker-1", -9))) == []  # as it was told to
 
 
+def test_who_ended_of_its_own_accord_is_judged_when_its_last_words_were_heard():
+    scene = Scene(3, least=1)
+    assert scene.happen(Exited("worker-1", 75)) == []
+    assert reports(scene.say(1, Leave())) == ["worker-1 has left the run"]
+    assert reports(scene.happen(Closed(2)) + scene.happen(Tick(), after=2.0)) == []
+    assert scene.happen(Exited("worker-2", 3)) == []
+    (report,) = reports(scene.happen(Closed(3)))
+    assert "worker-2 (pid 102) exited with code 3 without having finished its script" in report
+
+
 def test_one_whose_process_ended_by_itself_needs_no_fence():
     scene = Scene(2, least=1)
     decisions = scene.happen(Exited("worker-1", -9)) + scene.happen(Tick(), after=1.0)
@@ -643,7 +653,7 @@ def test_a_crash_at_the_same_step_twice_ends_the_run(number: int, steps: tuple[i
         assert "at step 7 (computing)" in scene.end.reason
 
 
-@pytest.mark.parametrize("death", [Closed(1), Exited("worker-0", -9), Exited("worker-0", 0)])
+@pytest.mark.parametrize("death", [Closed(1), Exited("worker-0", -9)])
 def test_a_worker_that_dies_after_it_was_done_does_not_matter(death: Event):
     scene = Scene(2, least=1)
     scene.say(0, Done(10))

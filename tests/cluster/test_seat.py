@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ import pytest
 
 from shoal.clock import Deadline
 from shoal.cluster.evidence import look_at
-from shoal.cluster.leash import Interrupt, Reaped, Released, Spawned
+from shoal.cluster.leash import Dying, Interrupt, Leash, Reaped, Released, Spawned
 from shoal.cluster.member import Seat
 from shoal.cluster.messages import POST_LIMIT, Candidate
 from shoal.errors import PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged
@@ -313,3 +314,24 @@ def test_the_system_tells_a_stopped_process_from_a_working_one():
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+def test_what_the_dead_said_is_heard_before_their_death(start):
+    """Else the last one to fail would only be gone, and the run's end would not name what all of them raised."""
+    run = start(2, least=1)
+    seats = run.join_all(2)
+    held, go_on = threading.Event(), threading.Event()
+    select = run.coordinator._selector.select
+
+    def the_launcher_first(timeout):
+        held.set()
+        assert go_on.wait(10)
+        return sorted(select(timeout), key=lambda ready: not isinstance(ready[0].fileobj, Leash))
+
+    run.coordinator._selector.select = the_launcher_first
+    assert held.wait(10)
+    for number, seat in enumerate(seats):
+        seat.fail(ValueError("bad pixel"), "")
+        run.leash.send(Dying(f"worker-{number}"))
+    go_on.set()
+    assert run.end().culprits == ("worker-0", "worker-1")

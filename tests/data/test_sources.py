@@ -530,3 +530,35 @@ def test_a_stream_has_an_order_of_its_own(company: Callable[..., Company]) -> No
     among = company(1, numbered(3))
     among.streams[0].use_seed(3)
     assert among.epoch() == numbered(3)
+
+
+# What errors say ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [arrays, items])
+@pytest.mark.parametrize("seed", [None, 5])
+def test_an_error_can_name_the_samples_of_any_rows(make: Callable[..., AbstractSource], seed: int | None) -> None:
+    source = make(20, 8, seed=seed)
+    taken = epoch(source, 0, 1)
+    for step, samples in enumerate(taken):
+        assert source.names(step, range(2, 4)) == f"samples {samples[2]}, {samples[3]}"
+        assert source.names(step, range(1)) == f"sample {samples[0]}"
+    source.close()
+
+
+def test_of_many_samples_the_first_are_named() -> None:
+    source = arrays(40, 20, seed=None)
+    source.begin(0)
+    assert source.names(1, range(20)) == "samples 20, 21, 22, 23, 24, 25, 26, 27 and 12 more"
+
+
+def test_an_error_in_the_users_data_names_what_was_loaded() -> None:
+    def load(indices: Sequence[int]) -> Rows:
+        raise OSError("cannot read the image")
+
+    source = Items(load, LEAF, 10, 4, seed=None, drop_last=False)
+    source.begin(0)
+    with pytest.raises(OSError, match="cannot read the image") as caught:
+        source.take(0, rows_by_rank(2), Place(1, 2))
+    assert caught.value.__notes__ == ["shoal: while loading samples 2, 3"]
+    source.close()

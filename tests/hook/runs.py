@@ -6,6 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import psutil
 
 BACKENDS = ("jax", "tensorflow", "torch")
 SCRIPTS = Path(__file__).parent.parent / "scripts"
+PATIENCE = 120.0  # seconds for something to happen in a run that goes on
 LIMIT = 280.0  # seconds for one training; only a broken one takes so long
 
 
@@ -64,6 +68,62 @@ class Trainings:
         finally:
             for process in self.leftovers():
                 process.kill()
+
+
+class Going:
+    """A `shoal` command that goes on while the test looks at it, in the background, maybe on another host."""
+
+    def __init__(self, trainings: Trainings, words: Sequence[object], host: str | None = None) -> None:
+        self._prefix = ["ip", "netns", "exec", host] if host else []
+        self._folder = trainings.folder
+        self.environ = trainings.environ
+        if host:
+            runtime = trainings.folder / host
+            runtime.mkdir(mode=0o700, exist_ok=True)
+            self.environ = trainings.environ | {"XDG_RUNTIME_DIR": str(runtime)}
+        fd, log = tempfile.mkstemp(dir=trainings.folder, suffix=".log")
+        self._log = Path(log)
+        self.process = subprocess.Popen(self._command(words), env=self.environ, stdout=fd, stderr=fd, cwd=self._folder)
+        os.close(fd)
+
+    def said(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def ask(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """`shoal …`, from another terminal of the same host."""
+        command = self._command(words)
+        return subprocess.run(command, env=self.environ, capture_output=True, text=True, timeout=60, cwd=self._folder)
+
+    def workers(self) -> dict[str, dict[str, Any]]:
+        """What `shoal status` says of each."""
+        runs = json.loads(self.ask("status", "--json").stdout or "[]")
+        return {m["id"]: m for run in runs for m in run.get("members", []) if m["role"] == "worker"}
+
+    def states(self) -> dict[str, str]:
+        return {id: member["state"] for id, member in self.workers().items()}
+
+    def until(self, what: str, found: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not found():
+            assert time.monotonic() < deadline, f"{what}\n{self.said()[-3000:]}"
+            assert self.process.poll() is None, f"{what}\n{self.said()[-3000:]}"
+            time.sleep(0.1)
+
+    def end(self) -> int:
+        """Waits for it. Returns its exit code."""
+        return self.process.wait(PATIENCE)
+
+    def __enter__(self) -> Going:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """It should have ended; if the test failed before that, it is ended."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(30)
+
+    def _command(self, words: Sequence[object]) -> list[str]:
+        return [*self._prefix, sys.executable, "-m", "shoal", *map(str, words)]
 
 
 def told(folder: Path) -> list[Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from .runs import SCRIPTS, Trainings, succeeded
+from .runs import SCRIPTS, Going, Trainings, succeeded
 
 HALT = 17  # a step in the middle of the second epoch of the second fit
 EVERY = "--checkpoint-every 5steps"
@@ -73,32 +73,30 @@ def test_a_training_that_was_cut_off_goes_on_in_mid_epoch_on_any_number_of_worke
             assert found["second"][name] == pytest.approx(values, rel=2e-3, abs=2e-3), name
 
 
-def test_an_interrupted_run_writes_a_checkpoint_and_ends(trainings: Trainings) -> None:
-    out, folder = trainings.folder / "stopped.json", trainings.folder / "stopped"
-    words = f"-n 2 --pieces 4 --threads 1 --backend torch --checkpoint {folder}".split()
-    command = [sys.executable, "-m", "shoal", "run", *words, str(SCRIPTS / "two_hosts.py"), str(out)]
-    with subprocess.Popen(
-        command,
-        env=trainings.environ,
-        cwd=trainings.folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as run:
-        deadline = time.monotonic() + 120
-        while not any(p.name().startswith("python") and _trains(trainings) for p in trainings.leftovers()):
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        run.send_signal(signal.SIGINT)
-        assert run.stderr is not None
-        said = run.stderr.read()
-        assert run.wait(60) == 130, said
-    assert "writing a checkpoint" in said
-    assert len(list(folder.glob("step-*"))) == 1
-    assert not trainings.leftovers()
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["Ctrl-C", "kill -9"])
+def test_a_run_whose_launcher_is_ended_writes_a_checkpoint_and_ends(
+    trainings: Trainings, number: int, code: int
+) -> None:
+    folder = trainings.folder / f"ended by {number}"
+    options = ["-n", 2, "--pieces", 4, "--threads", 1, "--backend", "torch", "--checkpoint", folder]
+    with Going(trainings, ["run", *options, SCRIPTS / "until_told.py", "never"]) as run:
+        run.until("it trains", lambda: any(worker["step"] > 2 for worker in run.workers().values()))
+        run.process.send_signal(number)
+        assert run.end() == code, run.said()
+        deadline = time.monotonic() + 60
+        while trainings.leftovers():  # they end by themselves, when the checkpoint is there
+            assert time.monotonic() < deadline, run.said()
+            time.sleep(0.1)
+    assert ("writing a checkpoint" in run.said()) == (code == 130)
+    found = list(folder.glob("step-*"))
+    assert len(found) == 1
+    assert run.ask("checkpoint", "verify", found[0]).returncode == 0
 
 
-def _trains(trainings: Trainings) -> bool:
-    command = [sys.executable, "-m", "shoal", "status", "--json"]
-    told = subprocess.run(command, env=trainings.environ, capture_output=True, text=True, timeout=60).stdout
-    return any(m["step"] > 2 for run in json.loads(told or "[]") for m in run.get("members", []))
+def test_what_is_too_large_for_a_checkpoint_is_named_when_it_is_missed(trainings: Trainings) -> None:
+    folder = trainings.folder / "large"
+    succeeded(trainings.shoal("torch", f"-n 2 --checkpoint {folder}", "large_result.py"))
+    again = trainings.shoal("torch", f"-n 2 --checkpoint {folder} --resume auto", "large_result.py")
+    assert again.returncode == 1
+    assert "call 0 of the script" in again.stderr
+    assert "returned too much to be kept in a checkpoint" in again.stderr

@@ -20,6 +20,10 @@ TROUBLES = {
         "-n 2 --fail-fast",
         r"(?s)worker-1 raised ArithmeticError: the numbers do not add up at step 5.*in fail\n",
     ),
+    "bad_sample": (
+        "-n 2 --pieces 16",
+        r"all 2 workers raised ArithmeticError: a pixel is negative at .*\(computing piece \d+: sample 13\)",
+    ),
     "dies": ("-n 2 --fail-fast", r"worker-1 .*(was killed by SIGKILL).* at step 5"),
     "stops": ("-n 2 --fail-fast --timeout 2", r"worker-1 .*silent for 2\.\d s \(deadline 2\.0 s\) at step 5.*stopped"),
     "trains_by_hand": ("-n 2", r"CannotDistribute: train_on_batch\(\).*Use fit\(\)"),

@@ -104,6 +104,24 @@ def raises() -> None:
 
 
 @case
+def bad_sample() -> None:
+    """One of the samples, whoever gets it, makes the model fail."""
+
+    class Picky(keras.Model):
+        def train_step(self, *given: Any) -> Any:
+            if (given[-1][0].numpy() == -1.0).any():
+                raise ArithmeticError("a pixel is negative")
+            return super().train_step(*given)
+
+    x, y = models.images()
+    x[13] = -1.0
+    keras.utils.set_random_seed(1)
+    dense = models.dense()
+    model = models.compile_for_classes(Picky(dense.inputs, dense.outputs), keras.optimizers.SGD(0.1))
+    model.fit(x, y, batch_size=16, epochs=2, verbose=0)
+
+
+@case
 def dies() -> None:
     fit(lambda model: os.kill(os.getpid(), signal.SIGKILL))
 

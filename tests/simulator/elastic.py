@@ -1,8 +1,9 @@
 """An elastic run under one seed: the real coordinator's decisions, the real code of every worker, no process.
 
-What is real: Membership; Seat with its thread, Session, Company, resync, form, Meeting, Exchanges, PeerGroup, the
-exchange over sockets, Reduction and the notes. What is not: sockets, processes, time (machine.py), the shells of the
-coordinator and the launcher, and the script, which walks through the calls of a Keras script as hook/fit.py does.
+What is real: Membership and its record; Seat with its thread, Session, Company, resync, form, Meeting, Exchanges,
+PeerGroup, the exchange over sockets, Reduction and the notes. What is not: sockets, processes, time (machine.py), the
+shells of the coordinator and the launcher, and the script, which walks through the calls of a Keras script as
+hook/fit.py does.
 
 `play(plan)` runs one plan and checks it; a failing one is made smaller by `shrink` before it is told.
 """
@@ -34,18 +35,21 @@ from shoal.cluster.events import (
     Started,
     Tell,
     Tick,
+    Want,
 )
 from shoal.cluster.identity import Identity
 from shoal.cluster.member import Seat
-from shoal.cluster.membership import Membership
+from shoal.cluster.membership import Membership, Record
 from shoal.cluster.messages import (
     Admit,
     Beat,
     Decline,
     Done,
+    DrainRequest,
     Finished,
     Join,
     Ready,
+    ScaleRequest,
     ViewChange,
 )
 from shoal.cluster.messages import End as RunEnd
@@ -53,11 +57,11 @@ from shoal.cluster.view import Member, View
 from shoal.collectives.abstract import AbstractGroup, Result
 from shoal.collectives.messages import Published, Reduced
 from shoal.config import Deadlines, RunConfig
-from shoal.errors import RunEnded, WireError
-from shoal.hook.calls import counted, decode_plain, encode_plain
+from shoal.errors import CutOff, RunEnded, WireError
+from shoal.hook.calls import decode_plain, encode_plain
 from shoal.session import Session
 from shoal.strategies.allreduce import Exchanged, Reduction
-from shoal.strategies.notes import Note, newcomers, stopped
+from shoal.strategies.notes import Note, leavers, newcomers, stopped
 from shoal.strategies.schema import Combine, Entry, Schema
 from shoal.wire.messages import Message
 
@@ -66,9 +70,11 @@ from .machine import COORDINATOR, End, Process, SimulatedListener, World, curren
 TICK = 0.1
 DEADLINES = Deadlines(silence=2.0, stall=12.0, connect=5.0, start=15.0)
 IDENTITY = Identity("jax", "0.10", "3.15", "2.4", 1, 4, "x86_64 avx2")
+OUTSIDE = 76  # the exit code of a worker without which the run went on
 ENDED = 75  # the exit code of a worker whose run was over before its script was
 BATCH = 16
 STRAGGLERS = 20.0  # seconds after the end, until which everyone who can has ended
+NOBODY = -1  # the link of one who asks from a terminal and does not wait for the answer
 STATED = (0, ENDED, 130)  # exit codes of workers that nobody replaces
 
 
@@ -83,13 +89,16 @@ class Wrong(AssertionError):
 class Fault:
     """What happens to whom, so many seconds after a mark ("start", "view 2", "step 4", "ready", "admit", "done", …)."""
 
-    kind: str  # kill, pause, cut, away, fail, standby, ghost
+    # Of workers: kill, pause, cut, away, fail, ghost, drain. Of the run: standby, scale (to `workers`). Of the
+    # coordinator: coordinator (it is killed), torn (it is killed while it tells a view).
+    kind: str
     who: int | str = 0  # a worker's number; or "chief", "newest", "last" (of the view), "admitter"
     mark: str = "start"
     delay: float = 0.0
     seconds: float = 0.0  # of a pause or a cut
     other: int | str = 1  # from whom it is cut off
     error: str = "boom"
+    workers: int = 2
 
 
 @dataclass(frozen=True)
@@ -110,6 +119,21 @@ class Plan:
     stall: float = DEADLINES.stall
     stop_at: int | None = None  # the callbacks of the first fit stop it after so many steps
     faults: tuple[Fault, ...] = ()
+
+
+OTHER_KINDS = (
+    "cut",
+    "away",
+    "fail",
+    "ghost",
+    "standby",
+    "standby",
+    "drain",
+    "scale",
+    "coordinator",
+    "coordinator",
+    "torn",
+)
 
 
 def random_plan(seed: int) -> Plan:
@@ -137,10 +161,11 @@ def _random_faults(chance: random.Random, plan: Plan) -> list[Fault]:
     for _ in range(chance.choice((0, 1, 1, 2, 2, 3, 4))):
         mark, delay = _random_moment(chance)
         who: int | str = chance.choice((*range(plan.workers), "chief", "newest", "newest", "last", "admitter"))
-        kind = chance.choice(("kill",) * 8 + ("pause",) * 3 + ("cut", "away", "fail", "ghost", "standby", "standby"))
+        kind = chance.choice(("kill",) * 8 + ("pause",) * 3 + OTHER_KINDS)
         seconds = chance.choice((chance.uniform(0.1, 1.2), chance.uniform(3.0, 20.0)))
         other: int | str = chance.choice((*range(plan.workers), "chief", "last"))
-        faults.append(Fault(kind, who, mark, delay, seconds, other, chance.choice(("boom", "bang"))))
+        error, count = chance.choice(("boom", "bang")), chance.randint(1, plan.workers + 1)
+        faults.append(Fault(kind, who, mark, delay, seconds, other, error, count))
         if kind == "kill" and chance.random() < 0.3:  # several at once, or one more while the others recover
             faults.append(Fault("kill", chance.choice((*range(plan.workers), "newest", "chief")), mark, delay))
     return faults
@@ -233,14 +258,14 @@ class Script:
         for name in EPOCHS:
             self.work(0.02)
             fit = partial(self._fit, name)
-            returned = counted(self.run, fit, encode_plain, decode_plain, waits=False)
+            returned = self.run.calls.count(fit, encode_plain, decode_plain, waits=False)
             self.sim.watcher.returned(self, name, returned)
             if name == "first":
                 self.work(0.02)
                 self.evaluate("between the fits")
 
     def evaluate(self, name: str) -> None:
-        returned = counted(self.run, lambda call: self._evaluate(name), encode_plain, decode_plain)
+        returned = self.run.calls.count(lambda call: self._evaluate(name), encode_plain, decode_plain)
         self.sim.watcher.returned(self, name, returned)
 
     def work(self, seconds: float) -> None:
@@ -306,6 +331,7 @@ class Fit:
         self.stop = False
         self.at = Position(name)
         self._newcomers: tuple[str, ...] = ()
+        self._leavers: tuple[str, ...] = ()
         if not self._run.company.is_late:
             self.at.seed = script.agree(f"{name}: the seed", script.process.name.encode())[0].decode()
         self._reduction = script.reduction(name)
@@ -315,7 +341,7 @@ class Fit:
         if self._run.company.is_late:
             over = self._run.company.enter(self, self._call)
             if over is not None:
-                return decode_plain(self._run.unpack(over))
+                return decode_plain(self._run.calls.unpack(over))
         else:
             script.agree(f"{self._name}: digests", str(script.weights).encode())
             chiefs = self._run.company.broadcast(f"{self._name}: weights", [np.array([script.weights])])
@@ -329,13 +355,13 @@ class Fit:
         return script.weights
 
     def give(self) -> Result:
-        self.at.calls, self.at.stop = self._run.calls, self.stop
+        self.at.calls, self.at.stop = self._run.calls.number, self.stop
         self._sim.watcher.gave(self._script, self.at)
         return Result([encode_plain(self.at)], [np.array([self._script.weights])])
 
     def take(self, given: Result) -> None:
         self.at = msgspec.msgpack.decode(given.values[0], type=Position)
-        self.stop, self._run.calls = self.at.stop, self.at.calls
+        self.stop, self._run.calls.number = self.at.stop, self.at.calls
         self._script.weights = int(given.arrays[0][0])
         self._script.knows = True
         self._sim.watcher.took(self._script, self._name, self.at)
@@ -359,11 +385,14 @@ class Fit:
 
     def _train(self, epoch: int) -> bool:
         at, script = self.at, self._script
+        if self._run.me in self._leavers:
+            self._run.leave()
         task = Task(script, self._name, at, partial(self._note, False))
         what = f"{self._name} epoch {epoch} step {at.step}"
-        exchanged = self._reduction.step(what, task, keeper=self, admit=self._newcomers)
+        exchanged = self._reduction.step(what, task, keeper=self, admit=self._newcomers, leavers=self._leavers)
         assert exchanged is not None
         self._newcomers = newcomers(exchanged.notes)
+        self._leavers = leavers(exchanged.shared.members, exchanged.notes)
         if stopped(exchanged.notes):
             self.stop = True
             return False
@@ -380,7 +409,13 @@ class Fit:
         self._reduction.step(f"{self._name} epoch {epoch} step {self.at.step}", task, stops=True)
 
     def _note(self, stop: bool) -> Note:
-        return Note(self.at.total, stop=stop, weights=self._script.weights, candidates=self._run.candidates(self._call))
+        return Note(
+            self.at.total,
+            stop=stop,
+            weights=self._script.weights,
+            candidates=self._run.candidates(self._call),
+            leaves=self._run.drains,
+        )
 
 
 class Task:
@@ -402,14 +437,19 @@ class Task:
 
 
 class Coordinator(Process):
-    """The shell around the real membership."""
+    """The shell around the real membership. What it writes down outlives it."""
 
-    def __init__(self, sim: Simulation, membership: Membership) -> None:
-        super().__init__(sim.world, COORDINATOR)
+    def __init__(self, sim: Simulation, record: Record | None = None) -> None:
+        super().__init__(sim.world, COORDINATOR, on_exit=lambda code: sim.coordinator_died())
         self._sim = sim
-        self.membership = membership
+        me, now = Member(COORDINATOR, "coordinator", 99, "here", ""), sim.world.time
+        self.membership = (
+            Membership.restored(record, sim.config, me, now) if record else Membership(sim.config, me, now)
+        )
+        self.dies_telling = False
         self._links: dict[int, End] = {}
         self._count = 0
+        sim.world.at(now + TICK, self.tick)
 
     def accept(self, process: Process) -> End:
         mine, theirs = self.world.connected(self, process)
@@ -420,6 +460,8 @@ class Coordinator(Process):
         return theirs
 
     def tick(self) -> None:
+        if not self.alive:
+            return
         suspects = self.membership.suspects(self.world.time)
         evidence = {
             suspect.id: Evidence("T" if self.world.processes[suspect.id].paused else "S", 0.0)
@@ -444,17 +486,24 @@ class Coordinator(Process):
             self.world.soon(lambda: self.happen(Said(link, message)))
 
     def happen(self, event: Event) -> None:
+        if not self.alive:
+            return
         decisions = self.membership.handle(event, self.world.time)
         self._sim.watcher.decided(event, decisions)
+        if any(isinstance(decision, Tell) for decision in decisions):
+            self._sim.record = self.membership.record()
         for decision in decisions:
             self._perform(decision)
 
     def _perform(self, decision: Decision) -> None:
         match decision:
+            case _ if not self.alive:
+                pass
+            case Tell(links, ViewChange() as message) if self.dies_telling and len(links) > 1:
+                self._post(links[: self.world.random.randrange(len(links))], message)
+                self.kill(-9)
             case Tell(links, message):
-                for link in links:
-                    if link in self._links:
-                        self._links[link].post(message)
+                self._post(links, message)
                 if isinstance(message, ViewChange):
                     self._sim.mark(f"view {message.view.number}")
             case HangUp(link):
@@ -465,8 +514,15 @@ class Coordinator(Process):
             case Over():
                 self._sim.over_at = self.world.time
                 self.world.at(self.world.time + STRAGGLERS, lambda: None)
+            case Want(workers):
+                self._sim.start_more(workers)
             case Report() | Fence():
                 pass
+
+    def _post(self, links: Sequence[int], message: Message) -> None:
+        for link in links:
+            if link in self._links:
+                self._links[link].post(message)
 
 
 class Simulation:
@@ -486,15 +542,17 @@ class Simulation:
             transport="tcp",
             deadlines=msgspec.structs.replace(DEADLINES, stall=plan.stall),
         )
-        self.membership = Membership(self.config, Member(COORDINATOR, "coordinator", 99, "here", ""), 0.0)
-        self.coordinator = Coordinator(self, self.membership)
-        self.watcher = Watcher(self)
         self.over_at: float | None = None
+        self.record: Record | None = None  # what the coordinator has written down
+        self.coordinator = Coordinator(self)
+        self.watcher = Watcher(self)
         self.admitter = ""  # who said Admit last
         self.scripts: dict[str, Script] = {}
         self.harmed: set[str] = set()
+        self.most = plan.workers
         self.fired: list[str] = []
         self._places: dict[str, int] = {}
+        self._exits: dict[str, int | None] = {}  # of all workers; None: it lives
         self._restarts: dict[int, int] = {}
         self._waiting = [fault for fault in plan.faults if fault.mark != "start"]
         for number in range(plan.workers):
@@ -502,8 +560,12 @@ class Simulation:
         for fault in plan.faults:
             if fault.mark == "start":
                 self.world.at(fault.delay, partial(self._fire, fault))
-        self.world.at(TICK, self.coordinator.tick)
         self.world.at(4.0, self._rescue)
+
+    @property
+    def membership(self) -> Membership:
+        """Of the newest coordinator, even if it has just died."""
+        return self.coordinator.membership
 
     @property
     def view(self) -> View | None:
@@ -540,7 +602,7 @@ class Simulation:
         """Everyone has ended by itself; those who could not are ended."""
         if self.over_at is None:
             return False
-        workers = [process for process in self.world.processes.values() if process is not self.coordinator]
+        workers = [self.world.processes[name] for name in self._places]
         if self.world.time >= self.over_at + STRAGGLERS:
             for process in workers:
                 if process.alive:
@@ -548,21 +610,40 @@ class Simulation:
                     process.kill(-9)
         return not any(process.alive for process in workers)
 
+    def coordinator_died(self) -> None:
+        self.watcher.lost()  # what it knew
+        if self.over_at is None:
+            self.world.at(self.world.time + self.world.random.uniform(0.05, 0.8), self._restart_coordinator)
+
+    def _restart_coordinator(self) -> None:
+        """As launch/local.py does: another one, which is told who lives and who does not."""
+        self.coordinator = Coordinator(self, self.record)
+        for name, code in self._exits.items():
+            self.coordinator.happen(Started(name))
+            if code is not None:
+                self.coordinator.happen(Exited(name, code))
+
     # Starting workers -------------------------------------------------------------------------------
 
     def _start(self, place: int, after: float, first: bool = False) -> None:
         name = f"worker-{len(self._places)}"
         self._places[name] = place
+        self._exits[name] = None
         if not first:
             self.coordinator.happen(Started(name))
         process = Process(self.world, name, on_exit=lambda code: self._see_exit(name, code))
         SimulatedListener(process)
         self.world.at(self.world.time + after, lambda: process.start(lambda: self._main(process)))
 
+    def start_more(self, workers: int) -> None:
+        for _ in range(workers):
+            self._start(-1, 0.1)
+
     def _see_exit(self, name: str, code: int) -> None:
         self.world.at(self.world.time + self.world.random.random() * 0.05, lambda: self._reap(name, code))
 
     def _reap(self, name: str, code: int) -> None:
+        self._exits[name] = code
         self.coordinator.happen(Exited(name, code))
         place = self._places[name]
         if self.membership.end is not None or code in STATED:
@@ -588,7 +669,8 @@ class Simulation:
             address = f"unix:{process.name}"
             number = int(process.name.rpartition("-")[2])
             me = Member(process.name, "worker", 100 + number, "here", address)
-            seat = Seat.join(COORDINATOR, None, me, IDENTITY, self.config.deadlines)  # type: ignore[arg-type]
+            find = lambda deadline: COORDINATOR  # noqa: E731
+            seat = Seat.join(COORDINATOR, None, me, IDENTITY, self.config.deadlines, find=find)  # type: ignore[arg-type]
             run = Session(process.name, self.config, seat, process.listener, "key")  # type: ignore[arg-type]
             try:
                 code = self._run_script(process, run)
@@ -598,6 +680,8 @@ class Simulation:
             except BaseException:
                 run.close(ok=False)
                 raise
+        except CutOff:
+            code = OUTSIDE
         except RunEnded:
             code = ENDED
         except WireError:
@@ -645,11 +729,26 @@ class Simulation:
             if self.membership.end is None and self.view is not None and len(self._places) < 12:
                 self._start(-1, 0.1)
             return
+        if fault.kind in ("coordinator", "torn"):
+            if self.membership.end is None and self.coordinator.alive:
+                self.fired.append(fault.kind)
+                self.coordinator.dies_telling = fault.kind == "torn"
+                if fault.kind == "coordinator":
+                    self.coordinator.kill(-9)
+            return
+        if fault.kind == "scale" and self.coordinator.alive:
+            self.fired.append(fault.kind)
+            self.most = max(self.most, fault.workers)
+            self.harmed |= set(self._places)  # any of them may be asked to leave
+            self.coordinator.happen(Said(NOBODY, ScaleRequest(fault.workers)))
         process = self._resolve(fault.who)
-        if process is None or self.membership.end is not None:
+        if process is None or self.membership.end is not None or fault.kind == "scale":
             return
         self.fired.append(fault.kind)
         match fault.kind:
+            case "drain":
+                self.harmed.add(process.name)
+                self.coordinator.happen(Said(NOBODY, DrainRequest(process.name)))
             case "kill":
                 self.harmed.add(process.name)
                 process.kill(-9)
@@ -710,6 +809,7 @@ class Watcher:
     _committed: list[tuple[str, int, int, int]] = field(default_factory=list)
     _told: dict[str, tuple[str, object]] = field(default_factory=dict)
     _by: dict[str, set[str]] = field(default_factory=dict)
+    _lost: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.expected = expected(self.sim.plan)
@@ -732,7 +832,7 @@ class Watcher:
                     self.check(view.number == len(self.views) + 1, f"view {view.number} after view {len(self.views)}")
                     self.check(not self.overs, "a view after the end")
                     self.check(view.enough == (len(view.workers) >= self.sim.plan.least), "enough workers?")
-                    self.check(len(view.workers) <= self.sim.plan.workers, f"too many workers: {view}")
+                    self.check(len(view.workers) <= self.sim.most, f"too many workers: {view}")
                     for worker in view.workers:
                         self.check(self.counts(worker.id), f"{worker.id} is lost, but in view {view.number}")
                     self.views.append(view)
@@ -866,7 +966,10 @@ class Watcher:
         return len(errors) > len(set(errors)) or len(errors) > 1
 
     def lost(self) -> dict[str, str]:
-        return {id: trouble.sentence(id) for id, trouble in self.sim.membership._troubles().items()}
+        """Who was lost and why, as the first coordinator that found it out said it."""
+        found = {id: trouble.sentence(id) for id, trouble in self.sim.membership._troubles().items()}
+        self._lost = found | self._lost
+        return self._lost
 
     def why(self) -> str:
         return "; ".join(self.lost().values())

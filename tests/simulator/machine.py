@@ -504,6 +504,8 @@ def connect(address: str, key: object, codec: object, deadline: Deadline, wake: 
     world = here.world
     there = world.processes[address.removeprefix("unix:")]
     if there.name == COORDINATOR:
+        if not there.alive:
+            raise PeerClosed(address, f"no connection to {address}: Connection refused")
         return there.accept(here)  # type: ignore[attr-defined,no-any-return]
     mine, theirs = world.connected(here, there)
     mine.peer = theirs.peer = address
@@ -558,6 +560,7 @@ def simulated(world: World) -> Iterator[None]:
         EFD_NONBLOCK=0,
         close=lambda fd: None,
         _exit=_exit_at_once,
+        getppid=lambda: 1,
     )
     threads = SimpleNamespace(Condition=_Condition, Event=_Event, Thread=_Thread)
     replaced: list[tuple[object, str, object]] = [
@@ -573,7 +576,7 @@ def simulated(world: World) -> Iterator[None]:
         (member, "os", system),
         (member, "select", SimpleNamespace(poll=_Poll, POLLIN=1)),
         (member, "threading", threads),
-        (member, "time", SimpleNamespace(monotonic=world.now)),
+        (member, "time", SimpleNamespace(monotonic=world.now, sleep=lambda seconds: current().sleep(seconds))),
         (member, "print", lambda *_, **__: None),
     ]
     missing = object()

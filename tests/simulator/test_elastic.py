@@ -176,6 +176,76 @@ def test_a_finished_worker_still_gives_its_last_result_to_those_who_miss_it(seed
     assert set(sim.watcher.done) >= {"worker-0", "worker-1", "worker-3"}
 
 
+# The coordinator dies too ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_training_goes_on_while_there_is_no_coordinator(moment):
+    for seed in SEEDS:
+        sim = over(Plan(seed, 4, late=0.05, faults=(Fault("coordinator", mark=moment, delay=0.002),)))
+        assert len(sim.watcher.views) == 1
+        assert not lost(sim)
+
+
+@pytest.mark.parametrize("moment", MOMENTS[:-1])
+@pytest.mark.parametrize("delay", [0.0, 0.004, 0.3])
+def test_a_worker_and_the_coordinator_are_killed_at_once(moment, delay):
+    for seed in SEEDS[:3]:
+        faults = (Fault("kill", seed, moment, 0.004), Fault("coordinator", mark=moment, delay=delay))
+        sim = over(Plan(seed, 4, restarts=1, late=0.05, faults=faults))
+        assert lost(sim) == {f"worker-{seed}"}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_view_that_only_some_were_told_of_is_told_to_all_by_the_next_coordinator(seed):
+    faults = (Fault("torn", mark="step 0"), Fault("kill", 1, "step 1", 0.002))
+    sim = over(Plan(seed, 4, restarts=seed % 2, late=0.05, faults=faults))
+    assert "torn" in sim.fired
+    assert lost(sim) == {"worker-1"}
+
+
+@pytest.mark.parametrize("moment", ["ready", "admit", "let in"])
+def test_the_coordinator_dies_while_a_newcomer_is_let_in(moment):
+    for seed in range(8):
+        faults = (Fault("kill", 1, "step 0"), Fault("coordinator", mark=moment, delay=0.002 * seed))
+        over(Plan(seed, restarts=1, late=0.1, faults=faults))
+
+
+def test_who_was_lost_stays_outside_of_the_next_coordinators_run():
+    for seed in SEEDS:
+        pause = Fault("pause", 1, "step 1", seconds=DEADLINES.silence + 3.0)
+        faults = (pause, Fault("coordinator", mark="view 2", delay=0.5))
+        sim = over(Plan(seed, restarts=0, fences_kill=False, faults=faults))
+        assert "worker-1" not in sim.watcher.done
+
+
+# Leaving and coming on request ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", MOMENTS[1:-1])
+@pytest.mark.parametrize("who", [0, 2])
+def test_who_is_asked_to_leave_does_so_between_two_steps(moment, who):
+    for seed in SEEDS[:2]:
+        sim = over(Plan(seed, restarts=1, late=0.05, faults=(Fault("drain", who, moment, 0.002),)))
+        assert not lost(sim)
+        assert len(sim.watcher.done) >= 2
+
+
+def test_two_leave_at_once_and_one_is_killed_meanwhile():
+    for seed in range(10):
+        leave = (Fault("drain", 0, "step 1", 0.002), Fault("drain", 1, "step 1", 0.003))
+        over(Plan(seed, 4, restarts=0, late=0.1, faults=(*leave, Fault("kill", 2, "view 2", 0.001))))
+
+
+@pytest.mark.parametrize("workers", [1, 3, 4])
+def test_a_run_is_scaled_while_it_trains(workers):
+    for seed in SEEDS:
+        sim = over(Plan(seed, 2, pieces=8, restarts=0, faults=(Fault("scale", mark="step 0", workers=workers),)))
+        assert not lost(sim)
+        assert max(len(view.workers) for view in sim.watcher.views) == max(2, workers)
+        assert len(sim.watcher.views[-1].workers) == workers
+
+
 # Found by the simulator ---------------------------------------------------------------------------------
 
 

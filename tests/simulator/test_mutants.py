@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from shoal.cluster.member import Seat
 from shoal.cluster.membership import Membership
 from shoal.cluster.messages import Decline, Finished
 from shoal.cluster.view import View
@@ -93,6 +94,21 @@ def replacements_and_a_loss(seed: int) -> Plan:
 def admitted(seed: int) -> Plan:
     faults = (Fault("kill", 1, "step 0"), Fault("kill", 0, "admit", 0.0))
     return Plan(seed, 4, restarts=2, late=0.2, faults=faults)
+
+
+def headless(seed: int) -> Plan:
+    """A worker is lost; then the coordinator that had said so."""
+    faults = (Fault("kill", 1, "step 1"), Fault("coordinator", mark="view 2", delay=0.02 * (seed % 8)))
+    return Plan(seed, 4, restarts=1, late=0.05, faults=faults)
+
+
+def headless_at_the_end(seed: int) -> Plan:
+    return Plan(seed, 3, restarts=0, faults=(Fault("coordinator", mark="done", delay=0.001 * (seed % 4)),))
+
+
+def asked_to_leave(seed: int) -> Plan:
+    """And without it there are too few."""
+    return Plan(seed, 3, least=3, restarts=0, late=0.05, faults=(Fault("drain", seed % 3, f"step {seed % 4}", 0.002),))
 
 
 # The mutants --------------------------------------------------------------------------------------------
@@ -370,6 +386,53 @@ def a_result_is_forgotten_when_the_view_changes_before_newcomers_have_the_state(
             raise
 
     patch.setattr(Company, "_catch_up", catch_up)
+
+
+@mutant(headless)
+def the_coordinator_writes_nothing_down(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Membership, "record", lambda self: None)
+
+
+@mutant(headless)
+def the_coordinator_writes_down_the_view_before_the_last(patch: pytest.MonkeyPatch) -> None:
+    record, publish = Membership.record, Membership._publish
+
+    def remember(self: Any, members: Any) -> Any:
+        self.view_before = self.view
+        return publish(self, members)
+
+    def older(self: Any) -> Any:
+        written = record(self)
+        before = getattr(self, "view_before", None)
+        return msgspec.structs.replace(written, view=before) if written and before else written
+
+    patch.setattr(Membership, "_publish", remember)
+    patch.setattr(Membership, "record", older)
+
+
+@mutant(headless_at_the_end)
+def what_a_dead_coordinator_was_told_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
+    real = Seat._find_again
+
+    def find_again(self: Any) -> bool:
+        self._said.clear()
+        return real(self)
+
+    patch.setattr(Seat, "_find_again", find_again)
+
+
+@mutant(asked_to_leave)
+def a_run_that_waits_for_more_has_no_place_for_them(patch: pytest.MonkeyPatch) -> None:
+    """As it was before the simulator found it."""
+    real = Membership._serve
+
+    def serve(self: Any, link: int, request: Any) -> Any:
+        before = self._most
+        decisions = real(self, link, request)
+        self._most = max(1, before - 1)
+        return decisions
+
+    patch.setattr(Membership, "_serve", serve)
 
 
 def found(change: Mutant, plans: Callable[[int], Plan]) -> tuple[int, Wrong] | None:

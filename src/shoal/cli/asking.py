@@ -38,7 +38,9 @@ def the_run(environ: Mapping[str, str], run: str | None) -> Path:
     there = {folder.name: folder for folder in living(environ)}
     if run is not None and run in there:
         return there[run]
-    names = ", ".join(there) or "none"
+    if not there:
+        raise UsageError("no run is going on on this machine. `shoal run` starts one.")
+    names = ", ".join(there)
     if run is not None:
         raise UsageError(f"there is no run {run} on this machine; there is {names}.")
     if len(there) != 1:

@@ -132,7 +132,9 @@ class Coordinator:
             self._selector.register(connection, selectors.EVENT_READ, partial(self._hear, link))
 
     def _hear(self, link: int) -> None:
-        connection = self._links[link]
+        connection = self._links.get(link)
+        if connection is None:
+            return  # it was lost just now
         try:
             connection.flush()
             self._heed_room(link)
@@ -149,6 +151,9 @@ class Coordinator:
             self._leave_at = self._clock.now() + (LEAVING if self._saves else GRACE)
             self._events.append(Interrupted("the launcher is gone", 1))
             return
+        if any(isinstance(message, Dying | Reaped) for message in messages):
+            for link in tuple(self._links):  # what the dead said comes before their death
+                self._hear(link)
         for message in messages:
             match message:
                 case Spawned(member, pid):

@@ -111,6 +111,7 @@ class _Seat:
     done: bool = False
     done_at: float = 0.0
     left: bool = False  # of its own accord, between two steps
+    code: int | None = None  # with which its process ended, while its last words were still on their way
     trouble: Trouble | None = None
 
     @property
@@ -221,8 +222,7 @@ class Membership:
                 if seat is not None and seat.counts and not seat.done and self.view and self.view.has(member):
                     self._trouble(member, Vanished(seat.whereabouts(now)), now)
             case Exited(member, code):
-                if not self._seats[member].left:
-                    self._trouble(member, Died(self._seats[member].whereabouts(now), code), now)
+                self._exited(member, code, now)
             case Noted(member, step, doing):
                 seat = self._seats.get(member, _Seat())
                 if not seat.done and not seat.trouble:
@@ -357,8 +357,17 @@ class Membership:
         if id is not None:
             seat = self._seats[id]
             seat.link = None
-            if not seat.left:
+            if seat.code is not None:
+                self._exited(id, seat.code, now)
+            elif not seat.left:
                 self._trouble(id, Vanished(seat.whereabouts(now)), now)
+
+    def _exited(self, id: str, code: int, now: float) -> None:
+        seat = self._seats[id]
+        if code >= 0 and seat.link is not None:
+            seat.code = code  # it ended of its own accord: its last words, which may be Leave, are on their way
+        elif not seat.left:
+            self._trouble(id, Died(seat.whereabouts(now), code), now)
 
     def _tick(self, evidence: Mapping[str, Evidence], now: float) -> None:
         self._forgive(now)
@@ -553,7 +562,7 @@ class Membership:
             case DrainRequest(id) if self._config.least is None:
                 answer = Answer(False, f"this run was started with --fail-fast: without {id} it could not go on")
             case DrainRequest(id):
-                self._most = max(1, self._most - 1)
+                self._most = max(self._config.least or 1, self._most - 1)
                 decisions += self._drain([id], "somebody asked for it with `shoal drain`")
                 answer = Answer(True, f"{id} leaves after its step")
             case ScaleRequest(workers) if self._config.least is None or workers < self._config.least:

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -25,6 +26,7 @@ from shoal.data.order import Indices, permutation
 from shoal.data.structure import Skeleton
 from shoal.errors import CannotDistribute
 
+_NAMED = 8  # samples that an error names
 _SAMPLED = 16  # rows that workers compare to notice that they hold other data
 
 T = TypeVar("T")
@@ -104,6 +106,10 @@ class AbstractSource(ABC):
     @abstractmethod
     def take(self, step: int, split: Split, place: Place) -> Taken | None:
         """This worker's rows of a step, or None when the source has ended."""
+
+    @abstractmethod
+    def names(self, step: int, rows: range) -> str:
+        """Which samples these rows of a step's batch are, for people: an error says it."""
 
     def use_seed(self, seed: int) -> None:  # noqa: B027 (streams have their own order)
         """Shuffle by this seed from the next epoch on, if at all."""
@@ -185,6 +191,11 @@ class Arrays(AbstractSource):
             rows = [np.take(row, indices, axis=0) for row in self._rows]
         return Taken(high - low, mine.start, rows)
 
+    def names(self, step: int, rows: range) -> str:
+        low = (self._passes.batch(step) or 0) * self._batch_size
+        places = range(low + rows.start, low + rows.stop)
+        return _samples(places if self._order is None else self._order[places.start : places.stop])
+
     def _shuffle(self) -> None:
         if self._seed is None:
             return
@@ -260,6 +271,10 @@ class Items(AbstractSource):
             rows = self._rows(bounds, mine)
         return Taken(size, mine.start, rows)
 
+    def names(self, step: int, rows: range) -> str:
+        own = (self._bounds(step) or range(0))[rows.start : rows.stop]
+        return _samples(self._order[own.start : own.stop])
+
     def close(self) -> None:
         self._ahead.close()
 
@@ -273,11 +288,11 @@ class Items(AbstractSource):
     def _rows(self, places: range, held: range) -> Rows:
         if not held:
             return empty_rows(self._spec)
-        if self._whole_batches:
-            batch = self._load(self._order[places.start : places.stop].tolist())
-            return [row[held.start : held.stop] for row in batch]
-        own = places[held.start : held.stop]
-        return self._load(self._order[own.start : own.stop].tolist())
+        own = places if self._whole_batches else places[held.start : held.stop]
+        indices = self._order[own.start : own.stop].tolist()
+        with _noting(lambda: f"loading {_samples(indices)}"):
+            rows = self._load(indices)
+        return [row[held.start : held.stop] for row in rows] if self._whole_batches else rows
 
 
 class Batches(AbstractSource):
@@ -328,10 +343,21 @@ class Batches(AbstractSource):
     def take(self, step: int, split: Split, place: Place) -> Taken | None:
         if self._passes.batch(step) is None:
             return None
-        rows = self._ahead.take(step, lambda later: self._load(int(self._order[self._passes.batch(later) or 0])))
+
+        def load(later: int) -> Rows:
+            with _noting(lambda: f"loading batch {self._number(later)}"):
+                return self._load(self._number(later))
+
+        rows = self._ahead.take(step, load)
         size = len(rows[0])
         mine = split(size)[place.rank]
         return Taken(size, mine.start, [row[mine.start : mine.stop] for row in rows])
+
+    def names(self, step: int, rows: range) -> str:
+        return f"rows {rows.start} to {rows.stop - 1} of batch {self._number(step)}"
+
+    def _number(self, step: int) -> int:
+        return int(self._order[self._passes.batch(step) or 0])
 
     def end(self) -> None:
         self._on_epoch_end()
@@ -427,6 +453,9 @@ class Stream(AbstractSource):
         parts = [[row[part.start : part.stop] for row in batch] for part in split(size)]
         place.scatter(self._what, parts, anew + size.to_bytes(8, "little"))
         return self._taken(step, size, anew, split, place, parts[0])
+
+    def names(self, step: int, rows: range) -> str:
+        return f"rows {rows.start} to {rows.stop - 1} of batch {self._epoch_used + step} of the stream"
 
     def place_in_stream(self, step: int) -> int:
         return self._epoch_used + step
@@ -531,6 +560,23 @@ class _Passes:
         """The batch's number, or None when the data is used up."""
         batch = self._first + step
         return batch if batch < self._batches else None
+
+
+@contextmanager
+def _noting(what: Callable[[], str]) -> Iterator[None]:
+    """An error that comes from the user's data says which data it was."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"shoal: while {what()}")
+        raise
+
+
+def _samples(indices: Sequence[int] | Indices) -> str:
+    """The first few by number; as many as fit into a line."""
+    first = ", ".join(str(index) for index in indices[:_NAMED])
+    more = f" and {len(indices) - _NAMED} more" if len(indices) > _NAMED else ""
+    return f"sample{'s' if len(indices) != 1 else ''} {first}{more}"
 
 
 def empty_rows(spec: Spec) -> Rows:

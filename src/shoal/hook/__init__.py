@@ -12,12 +12,12 @@ def install(run: Run) -> None:
     def patch() -> None:
         from keras import backend
 
-        from shoal.hook import patches
+        from shoal.hook import compile_once, late_tensorflow, patches
 
         if backend.backend() == "jax":
-            from shoal.hook import compile_once
-
             compile_once.install()
+        if backend.backend() != "tensorflow":
+            late_tensorflow.install()
         patches.install(run)
 
     when_imported("keras", patch)

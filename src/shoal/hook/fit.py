@@ -217,7 +217,7 @@ class Training:
         """Everything that a worker needs to go on from here, between two steps."""
         at = self._at
         at.stop = bool(self._model.stop_training)
-        at.call, at.calls = self._call, self._run.calls
+        at.call, at.calls = self._call, self._run.calls.number
         at.pieces, at.balance = self._reduction.pieces, self._reduction.balance
         at.stream = self._source.place_in_stream(at.step)
         at.held_out = self._validation.place if self._validation is not None else 0
@@ -233,7 +233,7 @@ class Training:
         self._source.use_seed(at.seed)
         self._engine.set_state(given.arrays[:count])
         self._model.stop_training = at.stop
-        self._run.calls = at.calls
+        self._run.calls.number = at.calls
         self._reduction.pieces, self._reduction.balance = at.pieces, at.balance
         self._source.go_to(at.stream)
         if self._validation is not None:
@@ -242,7 +242,7 @@ class Training:
 
     def _resume(self) -> None:
         """Go to where a checkpoint was taken, if it was taken in this fit."""
-        resumed = self._run.resumes(self._call)
+        resumed = self._run.calls.resumes(self._call)
         if resumed is None:
             return
         self._run.say(f"resuming from {resumed}")
@@ -257,7 +257,8 @@ class Training:
         self._save_next = False
         company = self._run.company
         self._run.say("copying for a checkpoint", self._at.total)
-        self._saver.begin(self._at.trained, company.view, company.members, self.give(), self._call, self._run.returned)
+        returned = self._run.calls.returned
+        self._saver.begin(self._at.trained, company.view, company.members, self.give(), self._call, returned)
 
     def _leave(self) -> None:
         """Between two steps: give up the seat. The last ones to leave write a checkpoint before they go."""
@@ -275,7 +276,7 @@ class Training:
     def _over_already(self, returned: bytes) -> Any:
         """The others finished this fit before this worker could be let in."""
         self._callbacks.on_train_end()
-        return history_of(self._model, self._run.unpack(returned))
+        return history_of(self._model, self._run.calls.unpack(returned))
 
     # Epochs and steps -------------------------------------------------------------------------------
 
@@ -447,7 +448,7 @@ class _StepTask:
         assert taken is not None, "take() first"
         if self._last is not None and self._last[0] == piece:
             return self._last[1]
-        self._run.say(f"computing piece {piece}", self._at.total)
+        self._run.say(f"computing piece {piece}: {self._source.names(self._at.step, range(low, high))}", self._at.total)
         rows = [row[low - taken.first : high - taken.first] for row in taken.rows]
         arrays = self._engine.piece(feeds.as_batch(self._source.spec(), rows), piece, (high - low) / taken.size)
         self._last = (piece, arrays) if self._engine.pieces_last else None

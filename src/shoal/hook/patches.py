@@ -16,7 +16,7 @@ import keras
 
 from shoal.errors import CannotDistribute
 from shoal.hook import engines, feeds
-from shoal.hook.calls import counted, decode_plain, decode_predictions, encode_plain, encode_predictions
+from shoal.hook.calls import decode_plain, decode_predictions, encode_plain, encode_predictions
 from shoal.hook.evaluate import evaluate
 from shoal.hook.fit import FitArguments, fit, history_of, returned_by_fit
 from shoal.hook.predict import predict
@@ -76,8 +76,7 @@ def _fit(run: Run, original: Any) -> Any:
         if _is_plain(run, self):
             return original(self, **_with_reporter(run, given))
         arguments = FitArguments(**given)
-        history = counted(
-            run,
+        history = run.calls.count(
             lambda call: fit(run, _strategy_of(self), self, arguments, call),
             returned_by_fit,
             partial(history_of, self),
@@ -107,8 +106,7 @@ def _evaluate(run: Run, original: Any) -> Any:
         if not self.compiled:
             raise ValueError("You must call `compile()` before calling `evaluate()`.")
         request = feeds.Request("evaluate", x, y, sample_weight, batch_size, steps)
-        logs = counted(
-            run,
+        logs = run.calls.count(
             lambda call: evaluate(run, _strategy_of(self), self, request, callbacks, verbose),
             encode_plain,
             decode_plain,
@@ -131,8 +129,7 @@ def _predict(run: Run, original: Any) -> Any:
         if _is_plain(run, self):
             return original(self, x, batch_size, verbose, steps, callbacks)
         request = feeds.Request("predict", x, batch_size=batch_size, steps=steps)
-        rows = counted(
-            run,
+        rows = run.calls.count(
             lambda call: predict(run, self, request, callbacks, verbose),
             encode_predictions,
             decode_predictions,

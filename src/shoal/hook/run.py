@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import NoReturn, Protocol
 
 from shoal.collectives.group import Company
 from shoal.config import Saving
+from shoal.hook.calls import Calls
 
 
 class Run(Protocol):
@@ -21,13 +20,6 @@ class Run(Protocol):
     def saving(self) -> Saving | None:
         """Where and how often checkpoints are written, if at all."""
 
-    def resumes(self, call: int) -> Path | None:
-        """The checkpoint to go on from, if it was taken in this call."""
-
-    @property
-    def returned(self) -> Mapping[int, bytes]:
-        """What the script's calls so far returned."""
-
     @property
     def drains(self) -> bool:
         """Whether this worker should leave after its step."""
@@ -36,6 +28,8 @@ class Run(Protocol):
         """Gives up the seat; raises RunEnded."""
 
     trained: int  # steps of the whole run so far
+
+    calls: Calls  # of the script
 
     @property
     def workers(self) -> int:
@@ -60,29 +54,8 @@ class Run(Protocol):
     def company(self) -> Company:
         """All workers, whoever they are at the moment."""
 
-    def begin_call(self) -> int:
-        """The script calls fit, evaluate or predict: the how-manieth call it is."""
-
-    def end_call(self, call: int, result: bytes | None) -> None:
-        """A call is over; what it returned is kept for workers that come late. None: it raised."""
-
-    def replays(self, call: int, waits: bool) -> bytes | None:
-        """What a call returned that is over already: before the checkpoint that this run goes on from, or, for a worker
-        that came late, for the others; if it `waits`, until it is. None: the call is to be done.
-        """
-
-    def unpack(self, kept: bytes) -> bytes:
-        """The result in what was kept of a call."""
-
     def candidates(self, call: int) -> tuple[str, ...]:
         """Workers that have come late to this call and could be let in."""
-
-    @property
-    def calls(self) -> int:
-        """How many calls there have been."""
-
-    @calls.setter
-    def calls(self, number: int) -> None: ...
 
     def say(self, doing: str, step: int | None = None) -> None:
         """What this worker does now, for `shoal status` and for errors."""

@@ -108,10 +108,12 @@ def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ..
     )
     # One worker of which nobody asked otherwise is plain Keras: all cores, all of the backend's own defaults.
     confined = request.workers > 1 or request.threads is not None
+    # With more workers than cores, the system shares them out better than a fixed deal could.
+    pinned = confined and request.workers * threads <= len(cores)
     workers = tuple(
         WorkerPlan(
             id=f"worker-{number}",
-            cores=_share(cores, threads, number) if confined else (),
+            cores=_share(cores, threads, number) if pinned else (),
             environment=environment.of_worker(environ, backend, threads, confined, seed),
         )
         for number in range(request.workers + request.standby)
@@ -298,5 +300,5 @@ def _default_logs(environ: Mapping[str, str]) -> Path:
 
 
 def _share(cores: tuple[int, ...], threads: int, number: int) -> tuple[int, ...]:
-    """The cores of one worker: its own as long as there are enough, then round robin."""
+    """The cores of one worker, its own; a standby waits on those of another."""
     return tuple(sorted({cores[(number * threads + index) % len(cores)] for index in range(threads)}))

@@ -40,14 +40,13 @@ class SharedBlock:
         """A new block of zeros; NoSpace says how much was wanted, how much there is and what to do.
 
         With `peers_write` false the kernel lets nobody but this mapping write to it; then it may be one that was
-        recycled, with its old contents.
+        recycled, with its old contents. With `peers_write` it may be one that was prepared.
         """
-        if not peers_write and (spare := _take_spare(nbytes)) is not None:
-            return spare
-        fd = _take_prepared(nbytes)
-        if fd is None:
-            _check_space(name, nbytes)
-            fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        ready = _take_prepared(nbytes) if peers_write else _take_spare(nbytes)
+        if ready is not None:
+            return ready
+        _check_space(name, nbytes)
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.posix_fallocate(fd, 0, nbytes)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SIZE_SEALS)
@@ -123,7 +122,7 @@ def _take_spare(nbytes: int) -> SharedBlock | None:
 
 
 def prepare(nbytes: int) -> None:
-    """Take the memory for a block of this size in the background: whoever makes one next has it at once."""
+    """Make a block of this size that peers may write to, in the background: who wants one next has it at once."""
     global _preparing
     with _lock:
         if _preparing is not None and _preparing.nbytes == nbytes:
@@ -137,33 +136,36 @@ def prepare(nbytes: int) -> None:
 
 
 class _Prepared(threading.Thread):
-    """A descriptor with all its pages."""
+    """A block in the making."""
 
     def __init__(self, nbytes: int) -> None:
         super().__init__(name="shoal-memory", daemon=True)
         self.nbytes = nbytes
-        self.fd = os.memfd_create("prepared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._block: SharedBlock | None = None
 
     def run(self) -> None:
-        with contextlib.suppress(OSError):  # whoever needs it finds out
-            os.posix_fallocate(self.fd, 0, self.nbytes)
+        with contextlib.suppress(OSError, NoSpace):  # whoever needs it finds out
+            self._block = SharedBlock.create("prepared", self.nbytes, peers_write=True)
+
+    def take(self) -> SharedBlock | None:
+        self.join()
+        return self._block
 
     def drop(self) -> None:
-        self.join()
-        os.close(self.fd)
+        if (block := self.take()) is not None:
+            block.close()
 
 
 _preparing: _Prepared | None = None
 
 
-def _take_prepared(nbytes: int) -> int | None:
+def _take_prepared(nbytes: int) -> SharedBlock | None:
     global _preparing
     with _lock:
-        if _preparing is None or _preparing.nbytes != nbytes:
+        if _preparing is None or _preparing.nbytes != nbytes or _preparing is threading.current_thread():
             return None
         taken, _preparing = _preparing, None
-    taken.join()
-    return taken.fd
+    return taken.take()
 
 
 def drop_prepared() -> None:

@@ -1,6 +1,6 @@
 """Trains a small model, slowly, for so many epochs or until a file says that it is enough; prints the weights' hash.
 
-two_hosts.py EPOCHS|FILE
+until_told.py EPOCHS|FILE
 """
 
 from __future__ import annotations

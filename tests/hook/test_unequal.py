@@ -1,0 +1,37 @@
+"""A worker that is slower than the other gets less to do; the weights do not tell."""
+
+from __future__ import annotations
+
+import re
+
+from .runs import Trainings, succeeded
+
+
+def told(trainings: Trainings, options: str, seconds: float) -> tuple[dict[int, int], set[str], str]:
+    """Samples by rank, the hashes of the weights, and what was said."""
+    result = trainings.shoal("torch", f"-n 2 --threads 1 --verbose {options}", "unequal.py", seconds)
+    succeeded(result)
+    said = result.stdout + result.stderr
+    found = re.findall(r"worker (\d) samples (\d+) weights (\w+)", said)
+    return {int(rank): int(samples) for rank, samples, _ in found}, {hash for *_, hash in found}, said
+
+
+def test_with_fixed_pieces_a_slow_worker_computes_fewer_of_them_and_the_weights_are_the_same(
+    trainings: Trainings,
+) -> None:
+    equal, weights, _ = told(trainings, "--pieces 8", 0.0)
+    unequal, same, said = told(trainings, "--pieces 8", 0.002)
+    assert weights == same
+    assert len(weights) == 1
+    assert 0.8 < equal[1] / equal[0] < 1.25
+    assert unequal[1] < 0.6 * unequal[0]
+    assert "pieces, not" not in said
+
+
+def test_if_pieces_were_not_fixed_there_are_more_of_them_when_speeds_differ(trainings: Trainings) -> None:
+    samples, weights, said = told(trainings, "", 0.004)
+    raised = re.search(r"the workers' speeds differ: (\d+) pieces, not 2, from step (\d+) on", said)
+    assert raised is not None, said
+    assert int(raised[1]) >= 4
+    assert samples[1] < 0.7 * samples[0]
+    assert len(weights) == 1, "all workers changed at the same step"
