@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shoal.wire.memory import drop_prepared, drop_spare
+from shoal.wire.memory import drop_kept, drop_prepared, drop_spare
 
 
 @pytest.fixture(autouse=True)
@@ -16,6 +16,7 @@ def nothing_is_left_behind() -> Iterator[None]:
     yield
     drop_spare()
     drop_prepared()
+    drop_kept()
     gc.collect()
     after = set(os.listdir("/proc/self/fd"))
     left = [os.readlink(f"/proc/self/fd/{fd}") for fd in after - before if os.path.islink(f"/proc/self/fd/{fd}")]

@@ -264,8 +264,10 @@ def test_a_chief_lost_in_a_broadcast_leaves_no_mixture(transport: str, crew: Cal
             room = group._meeting
             room.hold("weights", _specs(mine))
             for connection in room._connections.values():
+                sends = iter([connection._send_some])  # one: what the system takes at once
+                connection._send_some = lambda parts, sends=sends: next(sends, lambda parts: 0)(parts)
                 connection.post(Bulk(1, room.number), [packed.view(mine[0])])
-                assert connection.pending  # more than the system takes at once
+                assert connection.pending
             raise Dies
 
         return mate.company.commit(act)

@@ -42,7 +42,7 @@ def test_a_peer_cannot_write_into_a_block_that_is_not_for_it(block: SharedBlock)
 
 
 def test_peers_write_into_a_block_that_is_for_all() -> None:
-    ours = SharedBlock.create("result", 4096, peers_write=True)
+    ours = SharedBlock.create("result", 4096, writers=("worker-1",))
     theirs = SharedBlock.open(os.dup(ours.fd), 4096, writable=True)
     theirs.array(np.int64, 0, 1)[0] = 7
     assert ours.array(np.int64, 0, 1)[0] == 7
@@ -131,7 +131,7 @@ def test_a_recycled_block_is_the_next_one_of_its_size() -> None:
     fd = block.fd
     block.recycle()
     other = SharedBlock.create("another size", 4096)
-    result = SharedBlock.create("a result", 8192, peers_write=True)
+    result = SharedBlock.create("a result", 8192, writers=("worker-1",))
     again = SharedBlock.create("the next bucket", 8192)
     assert (again.fd, again.array(np.uint8, 0, 1)[0]) == (fd, 7)
     assert fd not in (other.fd, result.fd)

@@ -31,6 +31,7 @@ def open_shared(meeting: Meeting, layout: Layout, slots: int) -> AbstractExchang
     turns = 2 if small else 1
     stride = round_up(layout.nbytes, PAGE)
     buckets, result = _share(meeting, stride * slots * turns, 0 if small else stride)
+    memory.drop_kept_later()
     vectors = [
         [[layout.vector(bucket.view(), stride * (turn * slots + slot)) for slot in range(slots)] for bucket in buckets]
         for turn in range(turns)
@@ -56,7 +57,7 @@ def _share(meeting: Meeting, bucket: int, result: int) -> tuple[list[SharedBlock
         mine = mapped[meeting.rank]
         mine.append(SharedBlock.create(f"{meeting.members[meeting.rank]}'s gradients", bucket))
         if result and meeting.rank == 0:
-            mine.append(SharedBlock.create("the summed gradients", result, peers_write=True))
+            mine.append(SharedBlock.create("the summed gradients", result, writers=meeting.members))
         expected = [2 if result and rank == 0 else 1 for rank in range(len(meeting.members))]
         handed = meeting.hand("opening shared memory", [block.fd for block in mine], expected)
         for rank, fds in handed.items():
@@ -128,7 +129,10 @@ class _LargeExchange(AbstractExchange):
             # Peers of this view have left it before this worker's next exchange is opened: it may be written again.
             self._blocks.pop(self._meeting.rank).recycle()
         self._vectors = []  # they hold the memory
-        _close(self._blocks)
+        if self._blocks and self._meeting.rank == 0:
+            memory.shelve(self._blocks.pop(), self._meeting.members)  # the result
+        memory.keep(self._blocks)
+        self._blocks = []
 
 
 class _SmallExchange(AbstractExchange):
