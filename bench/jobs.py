@@ -12,6 +12,7 @@ from pathlib import Path
 from contestants import GATE, STAMPS, Command, Contestant, Stamped, free_port
 from harness import ROOT, say
 from peers.models import SAMPLES_PER_WORKER
+from shoal.launch.environment import KEEP_MEMORY
 
 PYTHON = os.path.abspath(sys.executable)  # not resolved: the link is what makes a virtual environment
 PEERS = Path(__file__).resolve().parent / "peers"
@@ -78,8 +79,8 @@ def torchrun(model: str, workers: int, samples: int, cores: int = WORKERS) -> St
 
 
 def isolated(model: str, backend: str, jobs: int = WORKERS, samples: int = SAMPLES_PER_WORKER) -> Job:
-    """Plain Keras jobs that know nothing of each other, one core each."""
-    env = {"KERAS_BACKEND": backend, **ONE_THREAD[backend], **QUIET}
+    """Plain Keras jobs that know nothing of each other, one core each, with the memory settings of Shoal's workers."""
+    env = {"KERAS_BACKEND": backend, **ONE_THREAD[backend], **QUIET, **KEEP_MEMORY}
     argv = _script("plain_keras.py", model, samples)
     return [Contestant(f"plain Keras on core {core}", [Command(argv, env, [core])], samples) for core in range(jobs)]
 

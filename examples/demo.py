@@ -27,12 +27,8 @@ from rich.table import Table
 
 SCRIPT = Path(__file__).with_name("digits.py")
 WORKERS, PIECES, BATCH = 4, 4, 128  # the batch is the script's
-VICTIM = "worker-2"
+VICTIM, MIDDLE = "worker-2", 30  # who is killed, and the step after which
 
-# `keras.utils.set_random_seed` imports TensorFlow wherever it is installed. What it says as it starts is of no use
-# here; some of it no longer heeds the variable.
-ENVIRON = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-NOISE = ("absl::InitializeLog", "oneDNN custom operations", "Could not find cuda drivers")
 console = Console(highlight=False)
 
 
@@ -73,7 +69,7 @@ def train(workers: int, folder: Path, *, quiet: bool, kill: bool = False) -> Out
     folder.mkdir()
     runtime = folder / "runtime"  # of its own, so that `shoal status` shows this run alone
     runtime.mkdir(mode=0o700)
-    environ = {**ENVIRON, "XDG_RUNTIME_DIR": str(runtime)}
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
     murder = Murder(environ)
     options = ["-n", str(workers), "--pieces", str(PIECES), "--threads", "1", "--backend", "jax"]
     shown = " ".join(["shoal run", *options, os.path.relpath(SCRIPT)])
@@ -86,10 +82,9 @@ def train(workers: int, folder: Path, *, quiet: bool, kill: bool = False) -> Out
         command, env=environ, stdout=subprocess.DEVNULL if quiet else None, stderr=subprocess.PIPE, text=True
     ) as process:
         for line in process.stderr or ():
-            if not any(noise in line for noise in NOISE):
-                said.append(line)
-                if not quiet:
-                    print(line, end="", file=sys.stderr, flush=True)
+            said.append(line)
+            if not quiet:
+                print(line, end="", file=sys.stderr, flush=True)
     murder.over.set()
     if process.returncode != 0:
         print("".join(said) if quiet else "", end="", file=sys.stderr)
@@ -103,7 +98,7 @@ def train(workers: int, folder: Path, *, quiet: bool, kill: bool = False) -> Out
 
 
 class Murder(threading.Thread):
-    """Waits until the victim trains, and kills it with -9."""
+    """Waits until the victim has trained for a while, and kills it with -9."""
 
     def __init__(self, environ: dict[str, str]) -> None:
         super().__init__(daemon=True)
@@ -117,7 +112,7 @@ class Murder(threading.Thread):
             answer = subprocess.run(command, env=self._environ, capture_output=True, text=True).stdout
             members = (member for run in json.loads(answer or "[]") for member in run.get("members", []))
             for member in members:
-                if member["id"] == VICTIM and member["step"] > 0 and not self.over.is_set():
+                if member["id"] == VICTIM and member["step"] >= MIDDLE and not self.over.is_set():
                     os.kill(member["pid"], signal.SIGKILL)
                     self.deed = f"{VICTIM} was killed at about step {member['step']}"
 

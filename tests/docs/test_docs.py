@@ -9,6 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -77,7 +78,7 @@ def test_commands_are_understood(page: Page, tmp_path: Path, monkeypatch: pytest
             case ["shoal", "status", *rest]:
                 status_verb.status.make_context("status", rest)
             case ["shoal", "drain" | "scale" | "join" as verb, *rest]:
-                cli.main.commands[verb].make_context(verb, rest)
+                verb_of(verb).make_context(verb, rest)
             case ["shoal", "checkpoint", verb, *rest]:
                 checkpoint_verb.checkpoint.commands[verb].make_context(verb, rest)
             case ["make", target]:
@@ -87,6 +88,13 @@ def test_commands_are_understood(page: Page, tmp_path: Path, monkeypatch: pytest
                 assert set(re.findall(r"\w+", what)) <= extras.keys(), words
             case _:
                 pytest.fail(f"{page.name}: nobody checks {words}")
+
+
+def verb_of(name: str) -> click.Command:
+    """A verb of the command line."""
+    verb = cli.main.get_command(click.Context(cli.main), name)
+    assert verb is not None, name
+    return verb
 
 
 def make_script(words: list[str]) -> None:
@@ -135,7 +143,8 @@ def place(name: str) -> Path:
 
 @each_page
 def test_options_that_are_named_are_real(page: Page) -> None:
-    real = {option for verb in cli.main.commands.values() for param in verb.params for option in param.opts}
+    verbs = map(verb_of, cli.main.list_commands(click.Context(cli.main)))
+    real = {option for verb in verbs for param in verb.params for option in param.opts}
     named = {option for code in page.codes() for option in re.findall(r"(?:^|\s)(--[a-z][a-z-]*)", code)}
     assert named <= real
 

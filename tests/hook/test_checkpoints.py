@@ -47,6 +47,7 @@ def train(trainings: Trainings, backend: str, options: str, out: Path) -> dict[s
     return found
 
 
+@pytest.mark.timeout(400)
 def test_a_training_that_was_cut_off_goes_on_in_mid_epoch_on_any_number_of_workers_and_any_backend(
     trainings: Trainings,
 ) -> None:

@@ -21,7 +21,7 @@ _THREAD_VARIABLES = (
 
 # glibc gives large blocks back to the system and gets them anew, with a page fault for every 4 KiB, step after step:
 # thousands of them, or none, depending on how a process's heap happens to lie. One arena that never shrinks has none.
-_KEEP_MEMORY = {
+KEEP_MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),  # the most that glibc allows
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
@@ -34,7 +34,7 @@ def of_worker(environ: Mapping[str, str], backend: str, threads: int, confined: 
     environment = {**environ, "KERAS_BACKEND": backend}
     if confined:
         environment |= dict.fromkeys(_THREAD_VARIABLES, str(threads))
-        environment = _KEEP_MEMORY | environment  # what the user set counts more
+        environment = KEEP_MEMORY | environment  # what the user set counts more
         # The order of a set of strings must not differ between workers: it may be a vocabulary's.
         environment.setdefault("PYTHONHASHSEED", str(seed))
     if "JAX_COMPILATION_CACHE_DIR" not in environ:  # whatever the backend: a script may choose another itself
