@@ -1,0 +1,139 @@
+"""What workers and the replicas of a shard say to each other. Tensors travel beside a message, never inside it.
+
+worker  ──Pull──▶ primary ──Pulled──▶ worker          the weights are beside Pulled
+worker  ──Push──▶ primary ──Pushed──▶ worker          the gradients are beside Push
+                  primary ──Order───▶ others ──Confirmed──▶ primary
+                  primary ◀─Standing─ others                 when the view or the connection is new
+                  primary ─Transfer─▶ others ──Confirmed──▶ primary
+                  primary ◀─Checked── others,  primary ──Anew──▶ one that differs
+primary ──CaughtUp, Differs──▶ coordinator
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from shoal.store.batches import Batch
+from shoal.store.ledger import Ledger, Provenance
+from shoal.wire.messages import Message
+
+
+class Point(msgspec.Struct, frozen=True, array_like=True):
+    """A point in a shard's history: how many updates were applied, and in which view the last of them was ordered.
+
+    A view has one primary, and it orders each version once. So two replicas at the same point have the same state.
+    """
+
+    view: int
+    version: int
+
+
+class ShardMessage(Message, frozen=True):
+    """Base of all that is said about a shard. What carries an older view than the hearer's is refused."""
+
+    shard: int
+    view: int  # that the sender is in
+
+
+# Workers ----------------------------------------------------------------------------------------------
+
+
+class Pull(ShardMessage, frozen=True):
+    """Worker -> primary: give me the weights, for the update from this batch."""
+
+    batch: Batch
+
+
+class Pulled(ShardMessage, frozen=True):
+    """Primary -> worker: the weights at this version. Every replica that may ever be promoted has them."""
+
+    batch: Batch
+    version: int
+    made: dict[str, int]  # how many updates of each worker they contain
+
+
+class Push(ShardMessage, frozen=True):
+    """Worker -> primary: apply these gradients. Sent again until it is acknowledged, and applied once."""
+
+    update: Provenance
+
+
+class Pushed(ShardMessage, frozen=True):
+    """Primary -> worker: the update from this batch is applied on every replica that may ever be promoted."""
+
+    batch: Batch
+    version: int
+    staleness: int | None  # None: it had been applied before, and nobody remembers
+
+
+# Replicas ---------------------------------------------------------------------------------------------
+
+
+class Standing(ShardMessage, frozen=True):
+    """Backup or newcomer -> primary: I am here; send me what comes after."""
+
+    point: Point
+
+
+class Order(ShardMessage, frozen=True):
+    """Primary -> others: apply this update as this version. The gradients are beside it."""
+
+    point: Point
+    update: Provenance
+
+
+class Transfer(ShardMessage, frozen=True):
+    """Primary -> one that said its Standing: this is the shard at this point. Its whole state is beside it."""
+
+    point: Point
+    ledger: Ledger
+
+
+class Confirmed(ShardMessage, frozen=True):
+    """Backup or newcomer -> primary: I have applied everything up to this version."""
+
+    version: int
+
+
+class Checked(ShardMessage, frozen=True):
+    """Backup or newcomer -> primary: the digest of my state at this point."""
+
+    point: Point
+    digest: int
+
+
+class Anew(ShardMessage, frozen=True):
+    """Primary -> one that differs: ask for the whole state."""
+
+
+# Anybody ----------------------------------------------------------------------------------------------
+
+
+class Reason(enum.StrEnum):
+    """Why something was refused."""
+
+    STALE_VIEW = "stale_view"
+    NOT_PRIMARY = "not_primary"
+
+
+class Refused(ShardMessage, frozen=True):
+    """Replica -> anybody: no. `view` is the replica's; the coordinator tells everybody in time."""
+
+    reason: Reason
+    text: str
+
+
+class CaughtUp(ShardMessage, frozen=True):
+    """Primary -> coordinator: from now on nothing is acknowledged that this server has not applied."""
+
+    server: str
+
+
+class Differs(ShardMessage, frozen=True):
+    """Primary -> coordinator: this server's state was not the primary's at this version; it gets it anew."""
+
+    server: str
+    version: int
+    digests: tuple[int, int]  # the primary's, the other's

@@ -1,0 +1,55 @@
+"""Every message survives the wire as it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.store.batches import Batch, Tally
+from shoal.store.ledger import Ledger, Provenance
+from shoal.store.messages import (
+    Anew,
+    CaughtUp,
+    Checked,
+    Confirmed,
+    Differs,
+    Order,
+    Point,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Reason,
+    Refused,
+    ShardMessage,
+    Standing,
+    Transfer,
+)
+from shoal.wire.messages import Codec
+
+BATCH = Batch(2, 7)
+UPDATE = Provenance(BATCH, "worker-1", {"worker-0": 3})
+MESSAGES = [
+    Pull(1, 4, BATCH),
+    Pulled(1, 4, BATCH, 12, {"worker-0": 3}),
+    Push(1, 4, UPDATE),
+    Pushed(1, 4, BATCH, 13, None),
+    Standing(1, 4, Point(3, 12)),
+    Order(1, 4, Point(4, 13), UPDATE),
+    Transfer(1, 4, Point(3, 12), Ledger(2, Tally(6, frozenset({8})), {"worker-0": 12})),
+    Confirmed(1, 4, 13),
+    Checked(1, 4, Point(3, 12), 2**63),
+    Anew(1, 4),
+    Refused(1, 5, Reason.STALE_VIEW, "you are in view 4"),
+    CaughtUp(1, 4, "server-2"),
+    Differs(1, 4, "server-2", 12, (1, 2)),
+]
+
+
+def test_these_are_all_messages():
+    assert {type(message) for message in MESSAGES} == set(ShardMessage.__subclasses__())
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_survives_the_wire(message):
+    codec = Codec(*(type(message) for message in MESSAGES))
+    assert codec.decode(codec.encode(message)) == message

@@ -1,0 +1,424 @@
+"""Deliberate bugs, one at a time: the simulator must find each of them within a few runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from shoal.store.batches import Batch, Tally
+from shoal.store.leases import LeaseBook
+from shoal.store.ledger import Ledger
+from shoal.store.messages import Anew, CaughtUp, Order, Point, Push, Transfer
+from shoal.store.placement import Placement, _Draft
+from shoal.store.replica import Give, Replica, Report
+from shoal.store.staleness import StalenessClock
+from shoal.store.update import Update
+
+from .history import Wrong
+from .plans import SILENCE, Fault, Plan
+from .simulation import Coordinator, Simulation, play
+
+RUNS = 40  # within which a mutant must be found
+
+
+# The plans ----------------------------------------------------------------------------------------------
+
+
+def primaries_die(seed: int) -> Plan:
+    """One primary is lost in the middle of a push, on a slow network; then the next."""
+    mark = ("Order", "Confirmed", "Pushed", "Push")[seed % 4]
+    faults = (Fault("kill", "primary", mark, 12 + seed % 5), Fault("kill", "primary", mark, 40, shard=1))
+    return Plan(seed, servers=3, shards=2, late=0.1, restarts=2, bound=None, faults=faults)
+
+
+def workers_die(seed: int) -> Plan:
+    """Half-way through a push, so that another one computes the same batch."""
+    kills = (Fault("kill", f"worker-{number}", "Push", 9 + 8 * number + seed % 3) for number in range(2))
+    return Plan(seed, shards=3, late=0.1, restarts=2, faults=tuple(kills))
+
+
+def three_replicas(seed: int) -> Plan:
+    """The backups are at different points when their primary is lost; and one stops, before the next is lost too."""
+    faults = (
+        Fault("kill", "primary", "Order", 14 + seed % 7),
+        Fault("pause", "backup", "view", 2, seconds=0.1),
+        Fault("kill", "primary", "view", 2, delay=0.02),
+    )
+    return Plan(seed, servers=3, replicas=3, shards=1, workers=4, late=0.1, restarts=0, bound=None, faults=faults)
+
+
+def paused_primary(seed: int) -> Plan:
+    """It wakes up just when it was given up, and goes on with what it had heard in the old view."""
+    pause = Fault("pause", "primary", "Push", 10 + seed % 9, seconds=SILENCE + 0.002 * (1 + seed % 4))
+    return Plan(seed, servers=3, shards=2, workers=4, late=0.1, bound=None, restarts=0, faults=(pause,))
+
+
+def paused_workers(seed: int) -> Plan:
+    """They wake up when the run has gone on without them, and push."""
+    pauses = (Fault("pause", f"worker-{n}", "Pull", 8 + 5 * n + seed % 5, 0.005, SILENCE + 0.1) for n in range(2))
+    return Plan(seed, epochs=12, bound=1 + seed % 2, late=0.05, ahead=1, faults=tuple(pauses))
+
+
+def slow_worker(seed: int) -> Plan:
+    return Plan(seed, workers=3, bound=2, ahead=1 + seed % 2, slow=6.0)
+
+
+def torn_backups(seed: int) -> Plan:
+    """One backup has the last update of a lost primary, another has not, and leads."""
+    kill = Fault("kill", "primary", "Order", 13 + seed % 8)
+    return Plan(seed, servers=3, replicas=3, shards=1, workers=6, late=0.4, restarts=0, bound=None, faults=(kill,))
+
+
+def newcomers_and_old_ones(seed: int) -> Plan:
+    """The primary is lost when there is both a backup and somebody who is just being brought up."""
+    faults = (
+        Fault("kill", "backup", "Order", 12 + seed % 5),
+        Fault("kill", "primary", "view", 2, delay=0.001 * (seed % 5)),
+    )
+    return Plan(seed, servers=4, replicas=3, shards=2, workers=4, late=0.2, bound=None, restarts=0, faults=faults)
+
+
+def computed_again_after_a_takeover(seed: int) -> Plan:
+    """A worker stops when one shard has its push. When its lease has ended, a newcomer leads that shard."""
+    faults = (
+        Fault("cut", "primary", "Push of worker-0", 3, seconds=0.3, shard=1, other="worker-0"),
+        Fault("pause", "worker-0", "Push of worker-0", 3, seconds=0.3),
+        Fault("kill", "backup", "Push of worker-0", 3, delay=0.02),
+        Fault("kill", "primary", "Push of worker-0", 3, delay=0.15),
+    )
+    return Plan(seed, servers=4, workers=4, bound=None, restarts=0, faults=faults)
+
+
+def pulled_and_lost(seed: int) -> Plan:
+    """A primary is lost when it has just given weights to somebody."""
+    kills = (Fault("kill", "primary", "Pulled", 20 + 9 * n + seed % 5, shard=n) for n in range(2))
+    return Plan(seed, servers=3, ahead=3, workers=4, late=0.3, bound=None, batches=30, restarts=2, faults=tuple(kills))
+
+
+def just_caught_up(seed: int) -> Plan:
+    """The primary is lost when the coordinator has just heard that a newcomer may be promoted."""
+    faults = (
+        Fault("kill", "backup", "Push", 12),
+        Fault("kill", "primary", "CaughtUp", 2, delay=0.02 + 0.002 * (seed % 4)),
+    )
+    return Plan(seed, servers=3, shards=1, workers=16, late=0.1, bound=None, restarts=1, batches=80, faults=faults)
+
+
+def broken_connections(seed: int) -> Plan:
+    others = ("backup", "worker-1", "backup", "worker-2")
+    cuts = (
+        Fault("cut", "primary", "Order", 6 + 9 * n + seed % 5, seconds=0.01, shard=n % 2, other=other)
+        for n, other in enumerate(others)
+    )
+    return Plan(seed, late=0.05, repeated=0.2, restarts=0, faults=tuple(cuts))
+
+
+def flipped_bits(seed: int) -> Plan:
+    return Plan(seed, epochs=3, late=0.05, faults=(Fault("flip", "backup", "Order", 9 + seed % 9, shard=seed % 2),))
+
+
+def half_acknowledged(seed: int) -> Plan:
+    """The only replica of a shard is lost while another shard keeps the workers waiting."""
+    faults = (
+        Fault("pause", "primary", "Push", 17 + seed % 9, seconds=0.2, shard=1),
+        Fault("kill", "primary", "Push", 17 + seed % 9, delay=0.01),
+    )
+    return Plan(seed, replicas=1, setbacks=True, restarts=2, faults=faults)
+
+
+def late_news(seed: int) -> Plan:
+    """The only replica of a shard is lost, or given up, while the coordinator hears late of what was acknowledged."""
+    fault = Fault(("kill", "pause")[seed % 2], "primary", "Pushed", 20 + seed % 9, seconds=SILENCE + 0.1)
+    return Plan(seed, replicas=1, workers=5, late=0.4, bound=None, setbacks=True, restarts=2, faults=(fault,))
+
+
+# The mutants --------------------------------------------------------------------------------------------
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+MUTANTS: dict[str, tuple[Mutant, Callable[[int], Plan]]] = {}
+
+
+def mutant(plans: Callable[[int], Plan]) -> Callable[[Mutant], Mutant]:
+    def add(change: Mutant) -> Mutant:
+        MUTANTS[change.__name__] = (change, plans)
+        return change
+
+    return add
+
+
+@mutant(workers_die)
+def a_batch_that_comes_again_is_applied_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "has", lambda self, batch: False)
+
+
+@mutant(paused_workers)
+def a_batch_of_a_finished_epoch_is_applied_again(patch: pytest.MonkeyPatch) -> None:
+    """And what it pushes is not fenced."""
+    real = Replica.handle
+
+    def handle(self: Any, sender: str, message: Any, beside: Any = None) -> Any:
+        if isinstance(message, Push) and message.view < self._view.number:
+            message = msgspec.structs.replace(message, view=self._view.number)
+        return real(self, sender, message, beside)
+
+    patch.setattr(Replica, "handle", handle)
+    patch.setattr(Ledger, "has", lambda self, batch: batch.epoch == self.epoch and batch.place in self.batches)
+
+
+@mutant(primaries_die)
+def a_push_is_acknowledged_before_the_backups_have_applied_it(patch: pytest.MonkeyPatch) -> None:
+    real = Replica._have
+    patch.setattr(Replica, "_have", lambda self, peers, version: real(self, set(peers) - self._counted, version))
+
+
+@mutant(pulled_and_lost)
+def the_primary_applies_first_and_shows_it(patch: pytest.MonkeyPatch) -> None:
+    """It still acknowledges only what the backups have."""
+    push, progress = Replica._push, Replica._progress
+
+    def applied_at_once(self: Any, sender: str, message: Any, gradients: Any) -> Any:
+        if self.ledger.has(message.update.batch) and message.update.batch in self.__dict__.get("early", ()):
+            return []
+        return push(self, sender, message, gradients)
+
+    def commit_all(self: Any) -> Any:
+        early = self.__dict__.setdefault("early", {})
+        decisions = []
+        while self._queue:
+            ordered = self._queue.pop(0)
+            *applied, acknowledged = self._commit(ordered)
+            early[ordered.update.batch] = (ordered.point.version, acknowledged)
+            decisions += [*(self._order(peer, ordered) for peer in self._following), *applied]
+        for batch, (version, acknowledged) in list(early.items()):
+            if self._have(self._counted, version):
+                decisions.append(acknowledged)
+                del early[batch]
+        return decisions + progress(self)
+
+    patch.setattr(Replica, "_push", applied_at_once)
+    patch.setattr(Replica, "_progress", commit_all)
+
+
+@mutant(paused_primary)
+def messages_of_older_views_are_taken(patch: pytest.MonkeyPatch) -> None:
+    real = Replica.handle
+
+    def handle(self: Any, sender: str, message: Any, beside: Any = None) -> Any:
+        if message.view < self._view.number:
+            message = msgspec.structs.replace(message, view=self._view.number)
+            if isinstance(message, Order | Transfer | Anew):
+                return self._follow(message, beside)
+        return real(self, sender, message, beside)
+
+    patch.setattr(Replica, "handle", handle)
+
+
+@mutant(newcomers_and_old_ones)
+def a_newcomer_is_promoted_before_it_has_caught_up(patch: pytest.MonkeyPatch) -> None:
+    real = _Draft.__init__
+
+    def init(self: Any, before: Placement, *more: Any) -> None:
+        views = tuple(
+            msgspec.structs.replace(v, backups=(*v.backups, *v.newcomers), newcomers=()) for v in before.views
+        )
+        real(self, msgspec.structs.replace(before, views=views), *more)
+
+    patch.setattr(_Draft, "__init__", init)
+
+
+@mutant(just_caught_up)
+def a_newcomer_is_reported_before_it_counts(patch: pytest.MonkeyPatch) -> None:
+    """Everything that was acknowledged is on it at that moment; but not what is acknowledged a moment later."""
+    real = Replica._progress
+
+    def progress(self: Any) -> Any:
+        decisions = real(self)
+        level = {peer for peer in self._view.newcomers if self._have({peer}, self.point.version)} - self._caught_up
+        self._caught_up |= level
+        return decisions + [Report(CaughtUp(self._shard, self._view.number, peer)) for peer in level]
+
+    patch.setattr(Replica, "_count_newcomers", lambda self: None)
+    patch.setattr(Replica, "_progress", progress)
+
+
+@mutant(just_caught_up)
+def a_newcomer_does_not_get_the_updates_since_its_transfer(patch: pytest.MonkeyPatch) -> None:
+    real = Replica._bring_along
+
+    def bring_along(self: Any, peer: str, point: Point) -> Any:
+        decisions = real(self, peer, point)
+        return decisions[:1] if isinstance(decisions[0], Give) else decisions
+
+    patch.setattr(Replica, "_bring_along", bring_along)
+
+
+@mutant(computed_again_after_a_takeover)
+def a_transfer_goes_without_the_ledger(patch: pytest.MonkeyPatch) -> None:
+    real = Replica._load
+
+    def load(self: Any, point: Point, ledger: Ledger, state: Any) -> Any:
+        return real(self, point, msgspec.structs.replace(ledger, batches=Tally()), state)
+
+    patch.setattr(Replica, "_load", load)
+
+
+@mutant(three_replicas)
+def a_new_primary_answers_before_its_backups_stand_where_it_stands(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Replica, "_answers", property(lambda self: True))
+
+
+@mutant(torn_backups)
+def a_version_alone_names_a_state(patch: pytest.MonkeyPatch) -> None:
+    def after(self: Any, point: Point) -> Any:
+        history = [self.point.version, *(ordered.point.version for ordered in self._queue)]
+        return self._queue[history.index(point.version) :] if point.version in history else None
+
+    patch.setattr(Replica, "_after", after)
+
+
+@mutant(torn_backups)
+def who_is_ahead_is_not_overwritten(patch: pytest.MonkeyPatch) -> None:
+    real = Replica._load
+
+    def load(self: Any, point: Point, ledger: Ledger, state: Any) -> Any:
+        return [self._confirm()] if point.version < self.point.version else real(self, point, ledger, state)
+
+    patch.setattr(Replica, "_load", load)
+
+
+@mutant(broken_connections)
+def an_order_that_comes_again_is_applied_again(patch: pytest.MonkeyPatch) -> None:
+    def obey(self: Any, point: Point, update: Any, gradients: Any) -> Any:
+        return [*self._apply(point, update, gradients), self._confirm()]
+
+    patch.setattr(Replica, "_obey", obey)
+
+
+@mutant(broken_connections)
+def a_gap_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
+    real = Replica._obey
+
+    def obey(self: Any, point: Point, *more: Any) -> Any:
+        if point.version > self.point.version + 1:
+            self.point = Point(point.view, point.version - 1)
+        return real(self, point, *more)
+
+    patch.setattr(Replica, "_obey", obey)
+
+
+@mutant(broken_connections)
+def nobody_says_where_it_stands_after_a_broken_connection(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Replica, "reconnected", lambda self, peer: [])
+
+
+@mutant(broken_connections)
+def a_worker_does_not_ask_again_after_a_broken_connection(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Update, "reconnected", lambda self, server: [])
+
+
+@mutant(flipped_bits)
+def a_replica_that_differs_is_not_healed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Replica, "_heal", lambda self, *more: [])
+
+
+@mutant(workers_die)
+def a_batch_is_counted_as_often_as_it_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    real = LeaseBook.acknowledge
+
+    def acknowledge(self: Any, batch: Batch) -> bool:
+        return real(self, batch) or batch in [Batch(self.epoch, place) for place in range(self.dealt)]
+
+    patch.setattr(LeaseBook, "acknowledge", acknowledge)
+
+
+@mutant(workers_die)
+def a_lost_workers_leases_are_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LeaseBook, "lost", lambda self, worker: ())
+    patch.setattr(LeaseBook, "expire", lambda self, now: ())
+
+
+@mutant(slow_worker)
+def an_epoch_begins_before_the_last_is_over(patch: pytest.MonkeyPatch) -> None:
+    def all_are_dealt(self: LeaseBook) -> bool:
+        return self.dealt == self.batches and (self.epoch == 0 or len(self.counted) == self.batches)
+
+    patch.setattr(LeaseBook, "is_over", property(all_are_dealt))
+
+
+@mutant(workers_die)
+def a_lost_worker_blocks_the_clock(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StalenessClock, "lose", lambda self, worker: None)
+
+
+@mutant(slow_worker)
+def the_bound_is_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    real = StalenessClock.waits_for
+
+    def waits_for(self: StalenessClock, worker: str) -> Any:
+        assert self.bound is not None
+        self.bound += 1
+        try:
+            return real(self, worker)
+        finally:
+            self.bound -= 1
+
+    patch.setattr(StalenessClock, "waits_for", waits_for)
+
+
+@mutant(slow_worker)
+def a_workers_own_updates_make_it_stale(patch: pytest.MonkeyPatch) -> None:
+    real = Ledger.staleness
+    patch.setattr(Ledger, "staleness", lambda self, update: real(self, msgspec.structs.replace(update, worker="")))
+
+
+@mutant(paused_workers)
+def a_lost_worker_makes_no_new_view(patch: pytest.MonkeyPatch) -> None:
+    real = Coordinator.next_view
+
+    def next_view(self: Any, servers: Any) -> None:
+        if tuple(servers) != self.placement.servers or not self.placement.is_settled:
+            real(self, servers)
+        else:
+            self._publish()
+
+    patch.setattr(Coordinator, "next_view", next_view)
+
+
+@mutant(half_acknowledged)
+def what_was_acknowledged_before_a_shard_went_back_is_not_pushed_again(patch: pytest.MonkeyPatch) -> None:
+    real = Update.take_views
+
+    def take_views(self: Any, views: Any) -> Any:
+        return real(self, [msgspec.structs.replace(view, origin=1) for view in views])
+
+    patch.setattr(Update, "take_views", take_views)
+
+
+@mutant(late_news)
+def a_batch_counts_although_a_shard_has_gone_back_since(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Placement, "keeps", lambda self, view: True)
+
+
+def found(change: Mutant, plans: Callable[[int], Plan]) -> tuple[int, Wrong] | None:
+    with pytest.MonkeyPatch.context() as patch:
+        change(patch)
+        for seed in range(RUNS):
+            try:
+                Simulation(plans(seed)).play()
+            except Wrong as wrong:
+                return seed, wrong
+    return None
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_mutant_is_found(name):
+    assert found(*MUTANTS[name]) is not None, f"{name} was not found in {RUNS} runs"
+
+
+@pytest.mark.parametrize("plans", {plans for _, plans in MUTANTS.values()})
+def test_without_a_mutant_the_same_plans_keep_every_promise(plans):
+    for seed in range(RUNS):
+        play(plans(seed))
