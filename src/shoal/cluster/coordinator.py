@@ -138,10 +138,13 @@ class Coordinator:
         try:
             connection.flush()
             self._heed_room(link)
-            while (message := connection.try_receive()) is not None:
-                self._events.append(Said(link, message))
+            self._take_messages(link, connection)
         except WireError as error:
             self._lose(link, error)
+
+    def _take_messages(self, link: int, connection: Connection) -> None:
+        while (message := connection.try_receive()) is not None:
+            self._events.append(Said(link, message))
 
     def _hear_launcher(self) -> None:
         try:
@@ -241,7 +244,10 @@ class Coordinator:
             self._selector.modify(connection, events, registered.data)
 
     def _lose(self, link: int, error: WireError) -> None:
-        if not isinstance(error, PeerClosed):
+        if isinstance(error, PeerClosed):
+            with contextlib.suppress(WireError):  # what it said before it hung up, if a send found that out
+                self._take_messages(link, self._links[link])
+        else:
             print(f"link {link} is closed: {error}", file=sys.stderr, flush=True)
         self._close(link)
         self._read_slates()
