@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shoal.wire.memory import drop_kept, drop_prepared, drop_spare
+from shoal.wire.pool import pool
 
 
 @pytest.fixture(autouse=True)
@@ -14,9 +14,7 @@ def nothing_is_left_behind() -> Iterator[None]:
     """Every test gives back the descriptors it took, shared memory among them."""
     before = set(os.listdir("/proc/self/fd"))
     yield
-    drop_spare()
-    drop_prepared()
-    drop_kept()
+    pool.clear()
     gc.collect()
     after = set(os.listdir("/proc/self/fd"))
     left = [os.readlink(f"/proc/self/fd/{fd}") for fd in after - before if os.path.islink(f"/proc/self/fd/{fd}")]

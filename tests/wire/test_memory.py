@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import BadFrame, NoSpace
-from shoal.wire.memory import SharedBlock, drop_spare
+from shoal.wire.memory import SharedBlock
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_peer_cannot_write_into_a_block_that_is_not_for_it(block: SharedBlock)
 
 
 def test_peers_write_into_a_block_that_is_for_all() -> None:
-    ours = SharedBlock.create("result", 4096, writers=("worker-1",))
+    ours = SharedBlock.create("result", 4096, peers_write=True)
     theirs = SharedBlock.open(os.dup(ours.fd), 4096, writable=True)
     theirs.array(np.int64, 0, 1)[0] = 7
     assert ours.array(np.int64, 0, 1)[0] == 7
@@ -106,7 +106,7 @@ def test_a_limit_of_the_system_is_no_space_too() -> None:
     script = """
 import resource
 from shoal.errors import NoSpace
-from shoal.wire.memory import drop_spare, SharedBlock
+from shoal.wire.memory import SharedBlock
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 try:
@@ -123,22 +123,3 @@ except NoSpace as error:
 def test_nothing_of_no_size() -> None:
     with pytest.raises(ValueError, match="at least 1 byte"):
         SharedBlock.create("nothing", 0)
-
-
-def test_a_recycled_block_is_the_next_one_of_its_size() -> None:
-    block = SharedBlock.create("a bucket", 8192)
-    block.array(np.uint8, 0, 1)[0] = 7
-    fd = block.fd
-    block.recycle()
-    other = SharedBlock.create("another size", 4096)
-    result = SharedBlock.create("a result", 8192, writers=("worker-1",))
-    again = SharedBlock.create("the next bucket", 8192)
-    assert (again.fd, again.array(np.uint8, 0, 1)[0]) == (fd, 7)
-    assert fd not in (other.fd, result.fd)
-    again.recycle()
-    other.recycle()  # the larger one is kept
-    small = SharedBlock.create("small", 4096)
-    assert small.fd != fd
-    drop_spare()
-    result.close()
-    small.close()

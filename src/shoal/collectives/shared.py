@@ -19,8 +19,8 @@ from shoal.collectives.layout import PAGE, Layout, Loan, Vector, round_up
 from shoal.collectives.meeting import Meeting
 from shoal.collectives.plan import plan
 from shoal.collectives.protocol import Work
-from shoal.wire import memory
 from shoal.wire.memory import SharedBlock, close_all
+from shoal.wire.pool import pool
 
 SMALL = 256 << 10  # bytes of all peers' vectors up to which a second round costs more than adding everything
 
@@ -31,7 +31,6 @@ def open_shared(meeting: Meeting, layout: Layout, slots: int) -> AbstractExchang
     turns = 2 if small else 1
     stride = round_up(layout.nbytes, PAGE)
     buckets, result = _share(meeting, stride * slots * turns, 0 if small else stride)
-    memory.drop_kept_later()
     vectors = [
         [[layout.vector(bucket.view(), stride * (turn * slots + slot)) for slot in range(slots)] for bucket in buckets]
         for turn in range(turns)
@@ -40,13 +39,13 @@ def open_shared(meeting: Meeting, layout: Layout, slots: int) -> AbstractExchang
         total = layout.vector(layout.memory())
         return _SmallExchange(meeting, layout, slots, buckets, vectors, total)
     if meeting.rank <= 1:
-        memory.prepare(stride)  # for the result in the next view: one of these two will make it
+        pool.prepare(stride)  # for the result in the next view: one of these two will make it
     return _LargeExchange(meeting, layout, slots, [*buckets, result], vectors[0], layout.vector(result.view()))
 
 
 def prepare_bucket(layout: Layout) -> None:
     """Take the memory for a bucket of one slot, before it is needed."""
-    SharedBlock.create("a newcomer's gradients", round_up(layout.nbytes, PAGE)).recycle()
+    pool.give_back(pool.make("a newcomer's gradients", round_up(layout.nbytes, PAGE)))
 
 
 def _share(meeting: Meeting, bucket: int, result: int) -> tuple[list[SharedBlock], SharedBlock | None]:
@@ -55,15 +54,15 @@ def _share(meeting: Meeting, bucket: int, result: int) -> tuple[list[SharedBlock
     handed: dict[int, list[int]] = {}
     try:
         mine = mapped[meeting.rank]
-        mine.append(SharedBlock.create(f"{meeting.members[meeting.rank]}'s gradients", bucket))
+        mine.append(pool.make(f"{meeting.members[meeting.rank]}'s gradients", bucket))
         if result and meeting.rank == 0:
-            mine.append(SharedBlock.create("the summed gradients", result, writers=meeting.members))
+            mine.append(pool.make_shared("the summed gradients", result, meeting.members))
         expected = [2 if result and rank == 0 else 1 for rank in range(len(meeting.members))]
         handed = meeting.hand("opening shared memory", [block.fd for block in mine], expected)
         for rank, fds in handed.items():
-            mapped[rank] = [SharedBlock.open(fds.pop(0), bucket)]
+            mapped[rank] = [pool.map(fds.pop(0), bucket)]
             if fds:
-                mapped[rank].append(SharedBlock.open(fds.pop(0), result, writable=True))
+                mapped[rank].append(pool.map(fds.pop(0), result, writable=True))
     except BaseException:
         for fds in handed.values():
             close_all(fds)
@@ -125,13 +124,14 @@ class _LargeExchange(AbstractExchange):
         return Outcome(self._total, notes)
 
     def close(self) -> None:
-        if self._blocks:
-            # Peers of this view have left it before this worker's next exchange is opened: it may be written again.
-            self._blocks.pop(self._meeting.rank).recycle()
         self._vectors = []  # they hold the memory
-        if self._blocks and self._meeting.rank == 0:
-            memory.shelve(self._blocks.pop(), self._meeting.members)  # the result
-        memory.keep(self._blocks)
+        if not self._blocks:
+            return
+        # Peers of this view have left it before this worker's next exchange is opened: its bucket may be written again.
+        pool.give_back(self._blocks.pop(self._meeting.rank))
+        if self._meeting.rank == 0:
+            pool.give_back_shared(self._blocks.pop(), self._meeting.members)  # the result
+        pool.unmap(self._blocks)
         self._blocks = []
 
 

@@ -7,8 +7,6 @@ import errno
 import fcntl
 import mmap
 import os
-import threading
-from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ import psutil
 from shoal.errors import BadFrame, NoSpace
 
 _SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-_LATER = 1.0  # seconds until what can wait is done
 _F_SEAL_FUTURE_WRITE = 0x0010  # linux/fcntl.h; not in every Python's fcntl
 
 
@@ -38,22 +35,18 @@ class SharedBlock:
         self._map = mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=protection)
 
     @classmethod
-    def create(cls, name: str, nbytes: int, *, writers: Collection[str] = ()) -> SharedBlock:
-        """A block; NoSpace says how much was wanted, how much there is and what to do. Its contents may be old.
+    def create(cls, name: str, nbytes: int, *, peers_write: bool = False) -> SharedBlock:
+        """A new block of zeros; NoSpace says how much was wanted, how much there is and what to do.
 
-        Without `writers` the kernel lets nobody but this mapping write to it. They are the peers that may: whoever
-        could write to an older one that is used again must be among them.
+        With `peers_write` false the kernel lets nobody but this mapping write to it.
         """
-        ready = (_take_shelved(nbytes, writers) or _take_prepared(nbytes)) if writers else _take_spare(nbytes)
-        if ready is not None:
-            return ready
         _check_space(name, nbytes)
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.posix_fallocate(fd, 0, nbytes)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SIZE_SEALS)
             block = cls(fd, nbytes, writable=True)
-            last = 0 if writers else _F_SEAL_FUTURE_WRITE
+            last = 0 if peers_write else _F_SEAL_FUTURE_WRITE
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, last | fcntl.F_SEAL_SEAL)
         except OSError as error:
             os.close(fd)
@@ -64,13 +57,7 @@ class SharedBlock:
 
     @classmethod
     def open(cls, fd: int, nbytes: int, writable: bool = False) -> SharedBlock:
-        """Map a peer's block; takes over `fd`. A BadFrame if its size or seals are not as promised.
-
-        One that was mapped before and has been kept is not mapped again.
-        """
-        if (kept := _take_kept(fd)) is not None and (kept.nbytes, kept.writable) == (nbytes, writable):
-            os.close(fd)
-            return kept
+        """Map a peer's block; takes over `fd`. A BadFrame if its size or seals are not as promised."""
         try:
             seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
             size = os.fstat(fd).st_size
@@ -94,19 +81,6 @@ class SharedBlock:
         """The whole block as bytes, in place."""
         return memoryview(self._map)
 
-    def recycle(self) -> None:
-        """Keep a block of one's own for the next one of its size: making one takes as long as filling it.
-
-        Not for blocks that peers write to: one of them may wake up late and still do so. `shelve` is for these.
-        """
-        global _spare
-        smaller: SharedBlock | None = self
-        with _lock:
-            if _spare is None or _spare.nbytes < self.nbytes:
-                _spare, smaller = self, _spare
-        if smaller is not None:
-            smaller.close()
-
     def close(self) -> None:
         """Close the descriptor and unmap, or leave the unmapping to the last array that still reads."""
         if self.fd >= 0:
@@ -114,151 +88,6 @@ class SharedBlock:
             self.fd = -1
         with contextlib.suppress(BufferError):
             self._map.close()
-
-
-_lock = threading.Lock()  # guards what follows
-_spare: SharedBlock | None = None
-
-
-def _take_spare(nbytes: int) -> SharedBlock | None:
-    global _spare
-    with _lock:
-        if _spare is None or _spare.nbytes != nbytes:
-            return None
-        taken, _spare = _spare, None
-    return taken
-
-
-def prepare(nbytes: int) -> None:
-    """Make a block of this size that peers may write to, in the background: who wants one next has it at once."""
-    global _preparing
-    with _lock:
-        if _preparing is not None and _preparing.nbytes == nbytes:
-            return
-        before, _preparing = _preparing, None
-        if nbytes <= available() // 4:  # a spare must not be what leads to the lack
-            _preparing = _Prepared(nbytes)
-            _preparing.start()
-    if before is not None:
-        before.drop()
-
-
-class _Prepared(threading.Thread):
-    """A block that is made a little later: when memory is asked for, the processors often have enough to do."""
-
-    def __init__(self, nbytes: int) -> None:
-        super().__init__(name="shoal-memory", daemon=True)
-        self.nbytes = nbytes
-        self._wanted = threading.Event()
-        self._block: SharedBlock | None = None
-
-    def run(self) -> None:
-        if not self._wanted.wait(_LATER):
-            with contextlib.suppress(OSError, NoSpace):  # whoever needs it finds out
-                self._block = SharedBlock.create("prepared", self.nbytes, writers=("peers to come",))
-
-    def take(self) -> SharedBlock | None:
-        """None if it has not been begun."""
-        self._wanted.set()
-        self.join()
-        return self._block
-
-    def drop(self) -> None:
-        if (block := self.take()) is not None:
-            block.close()
-
-
-_preparing: _Prepared | None = None
-
-
-def _take_prepared(nbytes: int) -> SharedBlock | None:
-    global _preparing
-    with _lock:
-        if _preparing is None or _preparing.nbytes != nbytes or _preparing is threading.current_thread():
-            return None
-        taken, _preparing = _preparing, None
-    return taken.take()
-
-
-def drop_prepared() -> None:
-    """Give back what was prepared, if anything."""
-    global _preparing
-    with _lock:
-        before, _preparing = _preparing, None
-    if before is not None:
-        before.drop()
-
-
-_shelved: tuple[SharedBlock, frozenset[str]] | None = None  # and who may write to it
-
-
-def shelve(block: SharedBlock, writers: Collection[str]) -> None:
-    """Keep a block that these peers may write to, for the next one that all of them may write to."""
-    global _shelved
-    with _lock:
-        before, _shelved = _shelved, (block, frozenset(writers))
-    if before is not None:
-        before[0].close()
-
-
-def _take_shelved(nbytes: int, writers: Collection[str]) -> SharedBlock | None:
-    global _shelved
-    with _lock:
-        if _shelved is None or _shelved[0].nbytes != nbytes or not _shelved[1].issubset(writers):
-            return None
-        (taken, _), _shelved = _shelved, None
-    return taken
-
-
-_kept: dict[tuple[int, int], SharedBlock] = {}  # by what tells one file from another
-
-
-def keep(blocks: Sequence[SharedBlock]) -> None:
-    """Leave a peer's blocks mapped for a while: to map them again, after a change of view, takes milliseconds."""
-    files = [_file(block.fd) for block in blocks]
-    with _lock:
-        twice = [_kept[file] for file in files if file in _kept]
-        _kept.update(zip(files, blocks, strict=True))
-    for block in twice:
-        block.close()
-
-
-def _take_kept(fd: int) -> SharedBlock | None:
-    with _lock:
-        return _kept.pop(_file(fd), None) if _kept else None
-
-
-def drop_kept() -> None:
-    """Unmap those that nobody asked for again, and what is on the shelf."""
-    global _shelved
-    with _lock:
-        dropped = list(_kept.values())
-        _kept.clear()
-        if _shelved is not None:
-            dropped.append(_shelved[0])
-            _shelved = None
-    for block in dropped:
-        block.close()
-
-
-def drop_kept_later() -> None:
-    """Not now: it takes as long as mapping them."""
-    timer = threading.Timer(_LATER, drop_kept)
-    timer.daemon = True
-    timer.start()
-
-
-def _file(fd: int) -> tuple[int, int]:
-    status = os.fstat(fd)
-    return status.st_dev, status.st_ino
-
-
-def drop_spare() -> None:
-    """Give the recycled block back, if there is one."""
-    global _spare
-    if _spare is not None:
-        _spare.close()
-    _spare = None
 
 
 def close_all(fds: list[int]) -> None:
