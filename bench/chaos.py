@@ -475,16 +475,8 @@ def _gap_at(times: Sequence[float], at: float, held: Sequence[float]) -> float |
 # Plans ----------------------------------------------------------------------------------------------
 
 
-KINDS = {
-    "phase": 6,
-    "moment": 6,
-    "coming": 3,
-    "again": 2,
-    "two": 2,
-    "coordinator": 2,
-    "stop": 1,
-    "drain": 1,
-}  # how often each
+# How often each.
+KINDS = {"phase": 6, "moment": 6, "coming": 3, "again": 2, "two": 2, "coordinator": 2, "stop": 1, "drain": 1}
 
 
 def random_plan(rng: random.Random, events: int, steps: int) -> list[Harm]:

@@ -54,17 +54,8 @@ def stamped_shoal(
 
 def stamped_plain(model: str, samples: int, words: Sequence[str] = ()) -> Stamped:
     """Plain Keras on JAX, on one core."""
-    argv = [
-        PYTHON,
-        str(PEERS / "plain_keras.py"),
-        "--model",
-        model,
-        "--samples",
-        str(samples),
-        "--stamps",
-        STAMPS,
-        *words,
-    ]
+    script = [PYTHON, str(PEERS / "plain_keras.py"), "--model", model, "--samples", str(samples)]
+    argv = [*script, "--stamps", STAMPS, *words]
     return Stamped("plain Keras", Command(argv, {"KERAS_BACKEND": "jax", **ONE_THREAD["jax"], **QUIET}, [0]), 1)
 
 

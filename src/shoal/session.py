@@ -234,9 +234,10 @@ def start(
     seat = Seat.join(
         coordinator, key, member, Identity.of_this_process(config), config.deadlines, slate, on_chief, find
     )
-    if not seat.view.has(member_id):
-        on_training()
-    return _enter(Session(member_id, config, seat, listener, key, on_training))
+    if seat.view.has(member_id):
+        return _enter(Session(member_id, config, seat, listener, key, on_training))
+    on_training()
+    return _enter(Session(member_id, config, seat, listener, key))
 
 
 def current() -> Session:

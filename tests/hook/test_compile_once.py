@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
 
+import pytest
+
 from shoal.hook.compile_once import SharedCache
+
+from .runs import Trainings, succeeded
 
 
 def test_what_was_put_is_found_whole(tmp_path: Path) -> None:
@@ -59,3 +64,24 @@ def test_who_has_waited_for_too_long_compiles(tmp_path: Path) -> None:
     assert impatient.get("program") is None
     impatient.put("program", b"code")
     assert impatient.get("program") == b"code"
+
+
+def test_a_folder_that_can_only_be_read_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    SharedCache(tmp_path).put("program", b"code")
+
+    def read_only(*_: object) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "open", read_only)  # root may write anywhere, whatever the folder's mode says
+    cache = SharedCache(tmp_path)
+    assert cache.get("another") is None
+
+
+def test_two_workers_of_a_run_compile_every_program_once(trainings: Trainings) -> None:
+    succeeded(trainings.shoal("jax", "-n 2", "count_compilations.py", trainings.folder))
+    compiled = [int(path.read_text()) for path in trainings.folder.glob("compiled-*")]
+    (cache,) = (trainings.folder / "cache" / "shoal" / "jax").iterdir()
+    programs = list(cache.glob("*-cache"))
+    assert len(compiled) == 2
+    assert sum(compiled) == len(programs) > 5
+    assert not list(cache.glob("*-lock"))

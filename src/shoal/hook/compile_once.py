@@ -51,7 +51,10 @@ class SharedCache:
         self._release()  # of a program that was compiled and not put: not all are
         if (found := self._read(key)) is not None:
             return found
-        lock = _Lock(self._path / f"{key}{_LOCK}")
+        try:
+            lock = _Lock(self._path / f"{key}{_LOCK}")
+        except OSError:
+            return None  # a folder to read from only: everybody compiles what is not there
         if lock.wait(Deadline.after(self._patience)) and (found := self._read(key)) is None:
             self._compiling.lock = lock
         else:

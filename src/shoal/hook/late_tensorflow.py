@@ -11,16 +11,18 @@ import sys
 from typing import Any
 
 import keras
-from keras.src.utils import module_utils
 
 from shoal.hook.on_import import when_imported
 
 
 def install() -> None:
     """From now on. Not for the TensorFlow backend."""
-    lazy = module_utils.tensorflow
-    if not hasattr(lazy, "_available"):
+    try:
+        from keras.src.utils.module_utils import tensorflow as lazy
+    except ImportError:
         return  # another Keras, which does it otherwise
+    if not hasattr(lazy, "_available"):
+        return  # the same
     seeds: list[int] = []  # that TensorFlow has not heard of
 
     def seed_tensorflow() -> None:
