@@ -18,8 +18,9 @@ from shoal.clock import Deadline
 from shoal.cluster.evidence import look_at
 from shoal.cluster.leash import Dying, Interrupt, Leash, Reaped, Released, Spawned
 from shoal.cluster.member import Seat
-from shoal.cluster.messages import POST_LIMIT, Candidate
+from shoal.cluster.messages import FROM_COORDINATOR, POST_LIMIT, Answer, Candidate, DrainRequest
 from shoal.errors import PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged
+from shoal.wire.connection import connect
 
 from .scene import IDENTITY
 from .served import NOBODY, Run
@@ -335,3 +336,37 @@ def test_what_the_dead_said_is_heard_before_their_death(start):
         run.leash.send(Dying(f"worker-{number}"))
     go_on.set()
     assert set(run.end().culprits) == {"worker-0", "worker-1"}
+
+
+def test_what_one_said_before_it_hung_up_is_heard_also_if_a_send_finds_out(start):
+    run = start(2, least=1)
+    seats = run.join_all(2)
+    held, go_on = threading.Event(), threading.Event()
+    select = run.coordinator._selector.select
+
+    def one_at_a_time(timeout):
+        held.set()
+        assert go_on.wait(10)
+        return select(timeout)[:1]  # the other's words wait, and what comes of the first is sent to the other
+
+    run.coordinator._selector.select = one_at_a_time
+    assert held.wait(10)
+    for seat in seats:
+        seat.fail(ValueError("bad pixel"), "")
+        seat.close()
+    go_on.set()
+    assert set(run.end().culprits) == {"worker-0", "worker-1"}
+
+
+def test_one_that_waits_outside_and_is_drained_leaves_at_once(start):
+    run = start(1, least=1)
+    (seat,) = run.join_all(1)
+    late = run.come_late(1)
+    soon = Deadline.after(5.0)
+    with contextlib.closing(connect(run.address, run.key, FROM_COORDINATOR, soon)) as asking:
+        asking.send(DrainRequest("worker-1"), deadline=soon)
+        assert asking.receive(soon) == Answer(True, "worker-1 leaves after its step")
+    with pytest.raises(RunEnded, match="it has left the run"):
+        late.wait_result_or_view(0, 1)
+    seat.done()
+    assert run.end().ok

@@ -27,12 +27,8 @@ class Trainings:
         self.folder = folder
         runtime = folder / "r"
         runtime.mkdir(mode=0o700)
-        hidden = folder / "hidden"
-        hidden.mkdir()
-        (hidden / "sklearn.py").write_text("raise ImportError('only the demo needs it; Keras would import it')\n")
         self.environ = {
             **os.environ,
-            "PYTHONPATH": str(hidden),
             "XDG_RUNTIME_DIR": str(runtime),
             "XDG_STATE_HOME": str(folder / "state"),
             "XDG_CACHE_HOME": str(folder / "cache"),

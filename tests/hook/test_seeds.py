@@ -6,7 +6,6 @@ import numpy as np
 
 from shoal.hook.seeds import Seeds
 
-from .runs import Trainings, succeeded
 
 
 def make() -> Seeds:
@@ -43,13 +42,3 @@ def test_between_two_fits_a_generator_has_moved_on_by_the_steps() -> None:
     for _ in range(3):
         seeds.advance()
     assert [state.tolist() for state in seeds.states()] == [[11, 3], [12, 3]]
-
-
-def test_tensorflow_is_not_imported_to_be_seeded_and_draws_the_same_when_it_is(trainings: Trainings) -> None:
-    plain = trainings.plain("torch", "late_tensorflow.py")
-    ours = trainings.shoal("torch", "-n 2", "late_tensorflow.py")
-    succeeded(plain)
-    succeeded(ours)
-    assert "imported before: True" in plain.stdout
-    assert "imported before: False" in ours.stdout
-    assert ours.stdout.split("draws")[1] == plain.stdout.split("draws")[1]

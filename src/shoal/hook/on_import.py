@@ -1,4 +1,4 @@
-"""Installs the hook when the script imports keras, not before.
+"""Installs the hook when the script imports keras, not before; imports what few scripts use when it is used.
 
 A script may choose its backend by setting KERAS_BACKEND on its first line; importing keras earlier would take that
 choice away.
@@ -19,15 +19,21 @@ def when_imported(name: str, act: Callable[[], None]) -> None:
     if name in sys.modules:
         act()
     else:
-        sys.meta_path.insert(0, _Watch(name, act))
+        sys.meta_path.insert(0, _Watch(name, lambda _, loader: _then(loader, act)))
+
+
+def when_used(name: str) -> None:
+    """The module `name`, where it is imported from now on, is loaded by the first who wants something of it."""
+    if name not in sys.modules:
+        sys.meta_path.insert(0, _Watch(name, _lazily))
 
 
 class _Watch(importlib.abc.MetaPathFinder):
-    """Finds one module as everyone else would, and adds a last step to its loading."""
+    """Finds one module as everyone else would, and changes how it is loaded."""
 
-    def __init__(self, name: str, act: Callable[[], None]) -> None:
+    def __init__(self, name: str, change: Callable[[ModuleSpec, importlib.abc.Loader], None]) -> None:
         self._name = name
-        self._act = act
+        self._change = change
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -37,7 +43,7 @@ class _Watch(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            _then(spec.loader, self._act)
+            self._change(spec, spec.loader)
         return spec
 
 
@@ -49,3 +55,7 @@ def _then(loader: importlib.abc.Loader, act: Callable[[], None]) -> None:
         act()
 
     loader.exec_module = exec_module  # type: ignore[method-assign]
+
+
+def _lazily(spec: ModuleSpec, loader: importlib.abc.Loader) -> None:
+    spec.loader = importlib.util.LazyLoader(loader)

@@ -1,0 +1,27 @@
+"""Seeds everything, trains, and only then uses TensorFlow and scikit-learn; prints whether they were there before,
+what TensorFlow draws, and what Keras's wrapper for scikit-learn is.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import keras
+import models
+
+import shoal
+
+keras.utils.set_random_seed(11)
+model = models.compile_for_classes(models.dense(), "sgd")
+x, y = models.images()
+model.fit(x, y, verbose=0)
+model.evaluate(x, y, verbose=0)
+model.predict(x, verbose=0)
+before = [name for name in ("tensorflow", "sklearn") if name in sys.modules]
+
+import tensorflow as tf  # noqa: E402
+
+if shoal.is_chief():
+    wrapper = keras.wrappers.SKLearnClassifier
+    assert "sklearn" in sys.modules
+    print("imported before:", before, "then:", tf.random.uniform([4]).numpy().tolist(), wrapper.__mro__, flush=True)
