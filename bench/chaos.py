@@ -270,7 +270,7 @@ class Scene:
                 words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
             except OSError:
                 return ""
-            if "shoal.cluster.coordinator" in words:
+            if "shoal.launch.coordinator" in words:
                 return "coordinator"
             if "shoal.launch.worker" in words:
                 return words[words.index("shoal.launch.worker") + 2]

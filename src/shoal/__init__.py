@@ -4,6 +4,7 @@ A script needs nothing from here: `shoal run -n 4 train.py` trains any script th
 want to say it in the script:
 
     AllReduce(pieces=8).scope()   models compiled inside train synchronously, each batch cut into 8 pieces
+    ParameterServer().scope()     models compiled inside train with parameter servers
     rank(), size(), is_chief()    this worker's place, the number of workers, whether it prints and writes files
 """
 
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shoal.errors import CannotDistribute, Diverged, ShoalError, UsageError
     from shoal.strategies.allreduce import AllReduce
+    from shoal.strategies.parameter_server import ParameterServer
 
 __all__ = [
     "AllReduce",
     "CannotDistribute",
     "Diverged",
+    "ParameterServer",
     "ShoalError",
     "UsageError",
     "is_chief",
@@ -49,12 +52,12 @@ def is_chief() -> bool:
 
 def __getattr__(name: str) -> Any:
     """Loads the rest when it is asked for: the launcher needs none of it and should start at once."""
-    if name == "AllReduce":
+    if name in ("AllReduce", "ParameterServer"):
         from shoal import session
-        from shoal.strategies import allreduce
+        from shoal.strategies import allreduce, parameter_server
 
         session.current()  # a strategy means something only where keras is hooked
-        return allreduce.AllReduce
+        return allreduce.AllReduce if name == "AllReduce" else parameter_server.ParameterServer
     if name in __all__:
         from shoal import errors
 

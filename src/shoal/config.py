@@ -11,7 +11,7 @@ Backend = Literal["jax", "tensorflow", "torch"]
 Transport = Literal["shm", "tcp"]
 
 BACKENDS: tuple[str, ...] = ("jax", "tensorflow", "torch")
-STRATEGIES: tuple[str, ...] = ("allreduce",)
+STRATEGIES: tuple[str, ...] = ("allreduce", "ps")
 TRANSPORTS: tuple[str, ...] = ("shm", "tcp")
 
 CHECK_EVERY = 100
@@ -35,6 +35,14 @@ class Saving(msgspec.Struct, frozen=True):
     run: str = ""  # the run's id
 
 
+class Servers(msgspec.Struct, frozen=True):
+    """The parameter servers of a run."""
+
+    count: int
+    replicas: int  # of every shard
+    staleness: int | None  # None: no bound
+
+
 class RunConfig(msgspec.Struct, frozen=True):
     """Everything that the members of a run must agree on before it starts."""
 
@@ -48,6 +56,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     least: int | None = None  # with fewer workers than this no step begins; None: the first loss ends the run
     pieces: int | None = None  # None: the number of workers at the start
     strategy: str = "allreduce"
+    servers: Servers | None = None  # with strategy ps
     transport: Transport = "shm"
     address: str | None = None  # where the coordinator listens; None: a unix socket in the run's folder
     host: str = "127.0.0.1"  # where the workers of this host listen, with transport tcp

@@ -11,6 +11,7 @@ from shoal import cli
 from shoal.cli import run as run_verb
 from shoal.cli.status import _table
 from shoal.cluster.messages import MemberStatus, StatusReply
+from shoal.config import Servers
 from shoal.launch.plan import Plan
 
 
@@ -40,6 +41,13 @@ def test_what_follows_the_script_is_the_scripts(shoal):
     assert result.exit_code == 5
 
 
+def test_parameter_servers_are_asked_for_by_number(shoal):
+    words = ("-n", "4", "--servers", "2", "--strategy", "ps", "--staleness", "3", "--replicas", "1")
+    (plan,) = shoal("run", *words, "train.py").plans
+    assert (len(plan.workers), len(plan.servers)) == (4, 2)
+    assert plan.config.servers == Servers(count=2, replicas=1, staleness=3)
+
+
 def test_a_module_takes_the_rest_as_its_arguments(shoal):
     (plan,) = shoal("run", "-m", "json.tool", "--indent", "2").plans
     assert (plan.config.script, plan.config.is_module, plan.config.arguments) == ("json.tool", True, ("--indent", "2"))
@@ -62,6 +70,10 @@ def test_a_module_takes_the_rest_as_its_arguments(shoal):
         (("-n", "2", "--fail-fast", "--standby", "1", "train.py"), "--standby needs a run that goes on after a loss"),
         (("-n", "4", "--pieces", "3", "train.py"), "--pieces 3 is too few for 4 workers"),
         (("--strategy", "magic", "train.py"), "there is no such strategy"),
+        (("--strategy", "ps", "train.py"), "needs at least one: --servers 1"),
+        (("--servers", "2", "train.py"), "add --strategy ps"),
+        (("--strategy", "ps", "--servers", "2", "--staleness", "-1", "train.py"), "--staleness -1: expected 0"),
+        (("--strategy", "ps", "--servers", "2", "--replicas", "3", "train.py"), "--replicas 3 is too many"),
         (("--backend", "theano", "train.py"), "can't train on the backend 'theano'"),
         (("--frobnicate", "train.py"), "No such option"),
     ],
@@ -78,7 +90,7 @@ def test_help_shows_the_options_and_an_example_of_each_default(shoal):
     text = shoal("run", "--help").output
     for option in ("-n", "--backend", "--pieces", "--threads", "--transport", "--timeout", "--logs", "--verbose"):
         assert option in text
-    for option in ("--max-restarts", "--standby", "--fail-fast", "N|MIN:MAX"):
+    for option in ("--max-restarts", "--standby", "--fail-fast", "N|MIN:MAX", "--servers", "--staleness", "--replicas"):
         assert option in text
 
 

@@ -7,7 +7,6 @@ import numpy as np
 from shoal.hook.seeds import Seeds
 
 
-
 def make() -> Seeds:
     return Seeds(5, [np.array([11, 0]), np.array([12, 0])])
 

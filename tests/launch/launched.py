@@ -125,11 +125,17 @@ class Launched:
 
     def pid(self, id: str) -> int:
         """A member's process, found by its command line."""
+        found = self.finds(id)
+        assert found, f"{id} does not run"
+        return found
+
+    def finds(self, id: str) -> int | None:
+        """The same; None if there is none."""
         for process in self.world.processes():
             words = process.cmdline()
-            if id in words or f"shoal.cluster.{id}" in words:
+            if id in words or f"shoal.launch.{id}" in words:
                 return process.pid
-        raise AssertionError(f"{id} does not run")
+        return None
 
 
 def status(world: World) -> list[dict[str, object]]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from pathlib import Path
 
 import pytest
 
+from shoal.config import Servers
 from shoal.errors import UsageError
 from shoal.launch.plan import Request, make_plan
 
 CORES = (0, 1, 2, 3)
+PS = {"workers": 2, "strategy": "ps", "servers": 2}
 
 
 @pytest.fixture
@@ -71,6 +74,59 @@ def test_every_worker_has_its_own_cores_if_there_are_enough(script, environ, wor
     assert [worker.cores for worker in plan.workers] == expected
     confined = workers > 1 or threads is not None
     assert all(("OMP_NUM_THREADS" in worker.environment) == confined for worker in plan.workers)
+
+
+def test_servers_are_started_as_workers_are_but_on_no_cores_of_their_own(script, environ):
+    request = Request(2, script, backend="jax", threads=1, strategy="ps", servers=2)
+    plan = make_plan(request, environ, CORES)
+    assert [server.id for server in plan.servers] == ["server-0", "server-1"]
+    assert [worker.id for worker in plan.workers] == ["worker-0", "worker-1"]
+    assert all(server.environment == plan.workers[0].environment for server in plan.servers)
+    assert all(server.cores == () for server in plan.servers)
+    assert [worker.cores for worker in plan.workers] == [(0,), (1,)]
+
+
+@pytest.mark.parametrize(("workers", "servers", "pinned"), [(2, 2, True), (2, 3, False), (3, 1, True), (1, 1, False)])
+def test_nobody_is_pinned_where_workers_and_servers_need_more_than_the_cores(script, environ, workers, servers, pinned):
+    threads = 1 if workers > 1 else None  # one worker gets a thread for each core
+    request = Request(workers, script, backend="jax", threads=threads, strategy="ps", servers=servers)
+    plan = make_plan(request, environ, CORES)
+    assert all(bool(worker.cores) == pinned for worker in plan.workers)
+    assert all("OMP_NUM_THREADS" in process.environment for process in (*plan.workers, *plan.servers))
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"servers": 1}, Servers(1, 1, None)),
+        ({"servers": 2}, Servers(2, 2, None)),
+        ({"servers": 5}, Servers(5, 2, None)),
+        ({"servers": 2, "replicas": 1}, Servers(2, 1, None)),
+        ({"servers": 3, "replicas": 3}, Servers(3, 3, None)),
+        ({"servers": 1, "staleness": "inf"}, Servers(1, 1, None)),
+        ({"servers": 1, "staleness": "0"}, Servers(1, 1, 0)),
+        ({"servers": 1, "staleness": "4"}, Servers(1, 1, 4)),
+    ],
+)
+def test_parameter_servers_have_two_replicas_and_no_bound_unless_told_otherwise(script, environ, asked, expected):
+    plan = make_plan(Request(2, script, backend="jax", strategy="ps", **asked), environ, CORES)
+    assert (plan.config.strategy, plan.config.servers) == ("ps", expected)
+
+
+@pytest.mark.parametrize(
+    ("asked", "least", "restarts"),
+    [({}, 1, 3), ({"workers": 3, "least": 2}, 2, 3), ({"standby": 1}, 1, 3), ({"fail_fast": True}, None, 0)],
+)
+def test_one_worker_with_servers_is_replaced_too(script, environ, asked, least, restarts):
+    request = Request(**{"workers": 1, "script": script, "backend": "jax", "strategy": "ps", "servers": 1, **asked})
+    plan = make_plan(request, environ, CORES)
+    assert (plan.config.least, plan.max_restarts) == (least, restarts)
+
+
+def test_synchronous_servers_may_come_with_checkpoints(script, environ, tmp_path):
+    folder = str(tmp_path / "checkpoints")
+    request = Request(2, script, backend="jax", strategy="ps", servers=1, staleness="0", checkpoint=folder)
+    assert make_plan(request, environ, CORES).config.saving.folder == folder
 
 
 def test_threads_reach_every_library(script, environ):
@@ -155,6 +211,21 @@ def test_modules_are_found_without_being_imported(environ, tmp_path, monkeypatch
         ({"timeout": float("nan")}, "more than 0"),
         ({"workers": 4, "pieces": 3}, "--pieces 3 is too few for 4 workers"),
         ({"strategy": "magic"}, "there is no such strategy; there is allreduce"),
+        ({"strategy": "ps"}, "needs at least one: --servers 1"),
+        ({"strategy": "ps", "servers": 0}, "needs at least one: --servers 1"),
+        ({"servers": -1}, "--servers -1: expected 0 or more servers"),
+        ({"servers": 2}, r"--servers 2 is for training with parameter servers: add --strategy ps\.$"),
+        ({"staleness": "4"}, "--staleness 4 is for .* parameter servers: add --strategy ps --servers 1"),
+        ({"replicas": 1}, "--replicas 1 is for .* parameter servers: add --strategy ps --servers 1"),
+        ({**PS, "replicas": 0}, "--replicas 0: expected at least 1"),
+        ({**PS, "replicas": 3}, "--replicas 3 is too many for --servers 2.*--replicas 2 or fewer, or --servers 3"),
+        ({**PS, "staleness": "-1"}, "--staleness -1: expected 0, a number of updates, or inf"),
+        ({**PS, "staleness": "1.5"}, "--staleness 1.5: expected 0, a number of updates, or inf"),
+        ({**PS, "staleness": "much"}, "--staleness much: expected 0, a number of updates, or inf"),
+        ({**PS, "address": "127.0.0.1:0"}, "--address and --key-file are for workers on other hosts"),
+        ({**PS, "key_file": "ticket"}, "--address and --key-file are for workers on other hosts"),
+        ({**PS, "checkpoint": "/nowhere"}, "can't be used with parameter servers yet.*--staleness 0"),
+        ({**PS, "resume": "auto", "staleness": "1"}, "can't be used with parameter servers yet.*--staleness 0"),
         ({"transport": "pigeon"}, "there is no such transport; there is shm, tcp"),
         ({"backend": "theano"}, "can't train on the backend 'theano'"),
         ({"script": "/nowhere/train.py"}, "there is no script /nowhere/train.py"),
@@ -164,3 +235,20 @@ def test_modules_are_found_without_being_imported(environ, tmp_path, monkeypatch
 def test_wrong_input_is_named_with_what_would_be_right(script, environ, wrong, problem):
     with pytest.raises(UsageError, match=problem):
         make_plan(Request(**{"workers": 1, "script": script, "backend": "jax", **wrong}), environ, CORES)
+
+
+@pytest.mark.parametrize(
+    ("text", "preloads"),
+    [
+        ("import keras\n", True),
+        ("import os\nos.environ['KERAS_BACKEND'] = 'torch'\nimport keras\n", False),
+        ("from dotenv import load_dotenv\nload_dotenv()\n", False),
+    ],
+)
+def test_keras_is_imported_before_the_script_unless_that_may_change_its_environment(
+    script, environ, monkeypatch, tmp_path, text, preloads
+):
+    Path(script).write_text(text)
+    assert make_plan(Request(2, script, backend="jax"), environ, CORES).preloads == preloads
+    monkeypatch.chdir(tmp_path)
+    assert make_plan(Request(2, "train", is_module=True, backend="jax"), environ, CORES).preloads == preloads

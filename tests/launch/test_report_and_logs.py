@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.cluster.messages import End
-from shoal.config import RunConfig
+from shoal.config import RunConfig, Servers
 from shoal.errors import UsageError
 from shoal.launch import logs, report
 
@@ -14,6 +14,20 @@ def config(folder: str = "/logs") -> RunConfig:
 
 def test_the_opening_is_one_line_with_all_that_fixes_the_run():
     assert report.opening(config()) == "shoal: run r1 · 2 workers · 4 pieces · 1 thread each · jax · logs in /logs"
+
+
+@pytest.mark.parametrize(
+    ("servers", "said"),
+    [
+        (Servers(2, 2, None), "2 servers · no bound on staleness"),
+        (Servers(1, 1, 0), "1 server · synchronous"),
+        (Servers(3, 2, 4), "3 servers · staleness 4"),
+    ],
+)
+def test_the_opening_tells_how_far_workers_may_be_behind_their_servers(servers, said):
+    run = RunConfig("r1", 1, 1, "jax", "train.py", pieces=1, logs="/logs", strategy="ps", servers=servers)
+    expected = f"shoal: run r1 · 1 worker · {said} · 1 piece · 1 thread each · jax · logs in /logs"
+    assert report.opening(run) == expected
 
 
 def test_the_closing_shows_a_traceback_where_there_is_one():

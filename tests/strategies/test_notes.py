@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import Diverged, UsageError
-from shoal.strategies.allreduce import AllReduce, check_batch, entered
+from shoal.strategies.allreduce import AllReduce, check_batch
 from shoal.strategies.notes import Note, check_agreement, decode, encode, stopped
 
 MEMBERS = ("worker-0", "worker-1", "worker-2")
@@ -53,12 +53,3 @@ def test_a_batch_must_give_every_piece_a_sample() -> None:
     check_batch(4, 4)
     with pytest.raises(UsageError, match="batch_size of at least 5"):
         check_batch(4, 5)
-
-
-def test_scopes_nest() -> None:
-    assert entered() is None
-    with AllReduce(pieces=2).scope() as outer:
-        with AllReduce(pieces=4).scope() as inner:
-            assert entered() is inner
-        assert entered() is outer
-    assert entered() is None

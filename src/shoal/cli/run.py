@@ -39,7 +39,7 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
     help="Workers to start, and the least with which to go on.  [least: 1]",
 )
 @click.option(
-    "--max-restarts", type=int, default=3, show_default=True, metavar="K", help="Of a worker that dies, per hour."
+    "--max-restarts", type=int, default=3, show_default=True, metavar="K", help="Of a member that dies, per hour."
 )
 @click.option("--standby", type=int, default=0, metavar="K", help="Workers that wait, ready, to replace one that dies.")
 @click.option("--fail-fast", is_flag=True, help="End the run when a worker is lost, instead of going on.")
@@ -48,6 +48,18 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
 @click.option("--threads", type=int, help="Threads per worker.  [default: cores divided by workers]")
 @click.option(
     "--strategy", default=STRATEGIES[0], show_default=True, metavar="|".join(STRATEGIES), help="How to train."
+)
+@click.option("--servers", type=int, default=0, metavar="N", help="Parameter servers to start, with --strategy ps.")
+@click.option(
+    "--staleness",
+    metavar="K|inf",
+    help="How many of another worker's updates an update may miss; 0: synchronous.  [default: inf]",
+)
+@click.option(
+    "--replicas",
+    type=int,
+    metavar="K",
+    help="Servers that hold each part of the weights.  [default: 2, or 1 with one server]",
 )
 @click.option(
     "--transport",

@@ -1,6 +1,4 @@
-"""The coordinator's process: sockets, pipes and a clock around the membership's decisions.
-
-    python -m shoal.cluster.coordinator RUN_FOLDER        (the launcher's leash is stdin and stdout)
+"""The coordinator: sockets, pipes and a clock around the membership's decisions. launch/coordinator.py is its process.
 
 What must not be forgotten is written to the run's folder before anybody is told of it: a coordinator that is started
 in the place of one that died goes on from there, and the members join it again.
@@ -20,13 +18,15 @@ import shutil
 import signal
 import sys
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from shoal.clock import Clock, SystemClock
+from shoal.clock import Clock
 from shoal.cluster import folders, meeting
+from shoal.cluster.department import Department
 from shoal.cluster.events import (
     Closed,
     Ending,
@@ -65,7 +65,16 @@ GRACE = 5.0  # seconds that workers get to end by themselves when the launcher i
 class Coordinator:
     """One run's coordinator. `run` returns when nobody needs it any more; then `close`."""
 
-    def __init__(self, config: RunConfig, key: RunKey, folder: Path, leash: Leash, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        key: RunKey,
+        folder: Path,
+        leash: Leash,
+        clock: Clock,
+        open_department: Callable[[bytes | None], Department] | None = None,
+    ) -> None:
+        """`open_department`: how its department is made, from what another one wrote down if there was one."""
         self._folder = folder
         self._leash = leash
         self._clock = clock
@@ -74,10 +83,12 @@ class Coordinator:
         self._listener = Listener(address, key, certificate=folders.certificate(folder, address))
         self._me = Member("coordinator", "coordinator", os.getpid(), platform.node(), self._listener.address)
         record = _recall(folder)
+        written = record.department if record is not None else None
+        department = open_department(written) if open_department is not None else None
         self._membership = (
-            Membership.restored(record, config, self._me, clock.now())
+            Membership.restored(record, config, self._me, clock.now(), department)
             if record is not None
-            else Membership(config, self._me, clock.now())
+            else Membership(config, self._me, clock.now(), department)
         )
         self._written = record
         self._saves = config.saving is not None
@@ -274,21 +285,3 @@ def _exists(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def main() -> None:
-    """The process's entry. Its standard error goes to the run's logs."""
-    # The launcher hears Ctrl-C and tells; a signal meant for it must not end its coordinator first.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    folder = Path(sys.argv[1])
-    leash = Leash(sys.stdin.fileno(), sys.stdout.fileno())
-    with folders.hold(folder):
-        coordinator = Coordinator(RunConfig.load(folder), RunKey.load(folder / "key"), folder, leash, SystemClock())
-        try:
-            coordinator.run()
-        finally:
-            coordinator.close()
-
-
-if __name__ == "__main__":
-    main()

@@ -21,6 +21,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from shoal.clock import Deadline
 from shoal.cluster.identity import Identity
@@ -42,6 +43,7 @@ from shoal.cluster.messages import (
     Finished,
     Join,
     Leave,
+    Letter,
     Post,
     Ready,
     Reason,
@@ -76,8 +78,17 @@ class _Occupation:
     since: float
 
 
+class Reader(Protocol):
+    """Who reads the letters of the coordinator's department. Called by the seat's thread: it must not wait."""
+
+    def read(self, content: bytes) -> None: ...
+
+    def over(self, why: BaseException) -> None:
+        """The run is over for this member: there will be no more letters."""
+
+
 class Seat:
-    """This worker's place in the run, from `join` to `close`. All methods may be called from any thread."""
+    """This member's place in the run, from `join` to `close`. All methods may be called from any thread."""
 
     def __init__(
         self,
@@ -111,6 +122,8 @@ class Seat:
         self._results: dict[int, bytes] = {}
         self._candidates: tuple[Candidate, ...] = ()
         self._drain: str | None = None
+        self._letters: list[bytes] = []  # for a reader that has not come yet
+        self._reader: Reader | None = None
         self._end: End | None = None
         self._over: BaseException | None = None  # why this seat no longer counts
         self._thread = threading.Thread(target=self._attend, name="shoal-seat", daemon=True)
@@ -211,6 +224,21 @@ class Seat:
         if len(result) > RESULT_LIMIT:
             raise UsageError(f"{RESULT_LIMIT} bytes of a result are kept at most; call {call} returned {len(result)}")
         self._send(Finished(call, result))
+
+    def write(self, content: bytes) -> None:
+        """Send a letter to the coordinator's department."""
+        self._send(Letter(content))
+
+    def read_with(self, reader: Reader | None) -> None:
+        """From now on this one reads the letters; first those that came when nobody did. None: nobody does again."""
+        with self._changed:
+            self._reader = reader
+            if reader is not None:
+                letters, self._letters = self._letters, []
+                for letter in letters:
+                    reader.read(letter)
+                if self._over is not None:
+                    reader.over(self._over)
 
     def leave(self) -> None:
         """Give up the place in the view, between two steps. Returns when it is said."""
@@ -401,6 +429,8 @@ class Seat:
                     self._drain = why
                 case Post(name, value):
                     self._posts[name] = value
+                case Letter(content):
+                    (self._letters.append if self._reader is None else self._reader.read)(content)
                 case End(ok=True):
                     self._end = message
                 case _:
@@ -442,6 +472,8 @@ class Seat:
                 return
             self._over = why
             self._changed.notify_all()
+            if self._reader is not None:
+                self._reader.over(why)
         self.wakeup.set(why)
 
     def _beat(self) -> Beat:

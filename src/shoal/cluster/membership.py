@@ -10,6 +10,8 @@ Pure: events and the time go in, decisions come out; nothing here reads a clock,
 Every view is to be taken at once by all who are in it. A loss makes one the moment it is known. A newcomer waits until
 the members have agreed, by their notes, on a step between which and the next they let it in (Admit).
 
+Servers have seats too, and are watched like workers, but they are in no view: a department looks after what they do.
+
 A run without a minimum (`least` is None) ends with its first loss. It gathers for a moment what else there is to know:
 that the process was killed and by what, that the other workers raised the same error.
 """
@@ -22,6 +24,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from shoal.cluster.department import Department, Say, Send, Wish
 from shoal.cluster.events import (
     Closed,
     Decision,
@@ -57,6 +60,7 @@ from shoal.cluster.messages import (
     Finished,
     Join,
     Leave,
+    Letter,
     MemberStatus,
     Place,
     PlaceRequest,
@@ -83,8 +87,9 @@ from shoal.cluster.trouble import (
     explain,
     same_fault,
 )
-from shoal.cluster.view import Member, View, number_of
+from shoal.cluster.view import Member, View, number_of, role_of
 from shoal.config import RunConfig
+from shoal.errors import BadFrame
 from shoal.wire.messages import Message
 
 GATHERING = 0.3  # seconds from the first trouble to the verdict
@@ -140,20 +145,27 @@ class Record(msgspec.Struct, frozen=True):
     reference: Join
     posts: tuple[Post, ...] = ()
     finished: tuple[Finished, ...] = ()
+    servers: tuple[Member, ...] = ()
+    department: bytes | None = None
 
 
 class Membership:
     """The coordinator's decisions. One instance is one run; `now` never goes back."""
 
-    def __init__(self, config: RunConfig, coordinator: Member, now: float) -> None:
+    def __init__(
+        self, config: RunConfig, coordinator: Member, now: float, department: Department | None = None
+    ) -> None:
         self.view: View | None = None
         self.end: End | None = None
         self._config = config
         self._coordinator = coordinator
+        self._department = department
         self._deadlines = config.deadlines
         self._most = config.workers
         self._started = self._ticked = now
-        self._seats = {f"worker-{number}": _Seat(heard=now) for number in range(config.workers)}
+        servers = config.servers.count if config.servers is not None else 0
+        expected = (*(f"worker-{n}" for n in range(config.workers)), *(f"server-{n}" for n in range(servers)))
+        self._seats = {id: _Seat(heard=now) for id in expected}
         self._ids: dict[int, str] = {}  # link -> member
         self._reference: Join | None = None  # the first that asked; the others must be like it
         self._posts: dict[str, Post] = {}
@@ -166,14 +178,16 @@ class Membership:
         self._renew_at: float | None = None  # when members that can't reach each other get a fresh view
 
     @classmethod
-    def restored(cls, record: Record, config: RunConfig, coordinator: Member, now: float) -> Membership:
+    def restored(
+        cls, record: Record, config: RunConfig, coordinator: Member, now: float, department: Department | None = None
+    ) -> Membership:
         """Goes on where another coordinator died. The members will join again; who does not is lost."""
-        self = cls(config, coordinator, now)
+        self = cls(config, coordinator, now, department)
         self.view = record.view
         self._most = record.most
         self._reference = record.reference
         self._seats = {id: _Seat(heard=now, left=id in record.lost) for id in record.seats}
-        for member in record.view.workers:
+        for member in (*record.view.workers, *record.servers):
             seat = self._seats[member.id]
             seat.member, seat.worked = member, now
         self._posts = {post.name: post for post in record.posts}
@@ -192,6 +206,8 @@ class Membership:
             self._reference,
             tuple(self._posts.values()),
             tuple(self._finished.values()),
+            tuple(self._servers().values()),
+            self._department.record() if self._department is not None else None,
         )
 
     # What the shell asks ----------------------------------------------------------------------------
@@ -232,10 +248,12 @@ class Membership:
                 if self._config.saving is None or self.view is None or self._interrupted is not None:
                     return self._finish(end)
                 self._interrupted, self._finish_at = end, now + LEAVING
-                return [Tell(self._links(), Drain(why))]
+                return self._drain([id for id in self._seats if role_of(id) == "worker"], why)
             case Tick(evidence):
                 self._tick(evidence, now)
-        return decisions + self._settle(now)
+                decisions = self._fulfil(self._department.tick(now)) if self._department is not None else []
+        decisions += self._settle(now)
+        return decisions + self._inform(now)
 
     def suspects(self, now: float) -> tuple[Member, ...]:
         """Members that missed a few beats: the shell looks at their processes before the next Tick."""
@@ -329,6 +347,11 @@ class Membership:
             case Ready(call):
                 if call not in self._finished and (self.view is None or not self.view.has(id)):
                     seat.ready = call
+            case Letter(content) if self._department is not None:
+                try:
+                    return self._fulfil(self._department.hear(id, content, now))
+                except BadFrame:
+                    return [HangUp(link)]
             case Finished(call):
                 if self._finished.setdefault(call, message) is message:
                     for other in self._seats.values():
@@ -442,8 +465,8 @@ class Membership:
     def _settle(self, now: float) -> list[Decision]:
         """What follows from all that is known by now."""
         if self._interrupted is not None:
-            over = now >= self._finish_at or not any(seat.member and seat.counts for seat in self._seats.values())
-            if over:
+            here = (seat for id, seat in self._seats.items() if role_of(id) == "worker")
+            if now >= self._finish_at or not any(seat.member and seat.counts for seat in here):
                 return self._finish(self._interrupted)
         if self._config.least is None and self._noticed:
             gathered = now - min(self._noticed.values()) >= GATHERING
@@ -472,9 +495,10 @@ class Membership:
 
     def _form(self, now: float) -> list[Decision]:
         """View 1, once everyone who may still come is there."""
-        expected = [seat for seat in self._seats.values() if seat.counts][: self._most]  # standbys stay outside
+        coming = {id: seat for id, seat in self._seats.items() if seat.counts}
+        expected = [seat for id, seat in coming.items() if role_of(id) == "worker"][: self._most]  # not the standbys
         members = [seat.member for seat in expected if seat.member]
-        if not members or len(members) < len(expected):
+        if not members or len(members) < len(expected) or len(self._servers()) < self._expected_servers():
             return []
         return [*self._report_losses(len(members), now), *self._publish(members)]
 
@@ -492,7 +516,7 @@ class Membership:
         renew = self._renew_at is not None and now >= self._renew_at
         if renew or len(remaining) < len(view.workers):
             decisions += self._publish(remaining)
-        return decisions + self._offer()
+        return decisions + self._welcome() + self._offer()
 
     def _report_losses(self, remaining: int, now: float) -> list[Decision]:
         """Say who is gone and why, once; make sure that it does no more harm."""
@@ -502,7 +526,8 @@ class Membership:
             if id in self._reported or (isinstance(trouble, Vanished | Raised) and now - self._noticed[id] < DETAILS):
                 continue  # how its process ended, or that the others raised the same, is about to be known
             self._reported.add(id)
-            decisions.append(Report(f"{trouble.sentence(id)}; going on with {_workers(remaining)}"))
+            with_whom = _count(len(self._servers()), "server") if role_of(id) == "server" else _workers(remaining)
+            decisions.append(Report(f"{trouble.sentence(id)}; going on with {with_whom}"))
             if seat.member is not None and isinstance(trouble, Silent | Unreachable):
                 decisions.append(Fence(seat.member))
                 decisions += [HangUp(seat.link)] if seat.link is not None else []
@@ -516,6 +541,49 @@ class Membership:
         for member in members:
             self._seats[member.id].ready = None
         return [Tell(self._links(), ViewChange(self.view))]
+
+    # Servers and their department -------------------------------------------------------------------
+
+    def _servers(self) -> dict[str, Member]:
+        """Those who are there."""
+        return {
+            id: seat.member
+            for id, seat in self._seats.items()
+            if role_of(id) == "server" and seat.counts and seat.member
+        }
+
+    def _expected_servers(self) -> int:
+        """How many are there, or may be soon."""
+        return sum(role_of(id) == "server" and seat.counts for id, seat in self._seats.items())
+
+    def _welcome(self) -> list[Decision]:
+        """Let those in for whom the department has something to do at once."""
+        if self._department is None or self.view is None:
+            return []
+        ready = ((id, seat.ready) for id, seat in self._seats.items() if seat.counts and not self.view.has(id))
+        welcome = tuple(id for id, call in ready if call is not None and self._department.welcomes(call))
+        free = max(0, self._most - len(self.view.workers))
+        return self._admit(self.view.number, welcome[:free]) if welcome[:free] else []
+
+    def _inform(self, now: float) -> list[Decision]:
+        """Tell the department who is there."""
+        if self._department is None or self.view is None or self.end is not None:
+            return []
+        servers = {id: member.address for id, member in self._servers().items()}
+        workers = [member.id for member in self.view.workers]
+        return self._fulfil(self._department.take(workers, servers, self._expected_servers(), now))
+
+    def _fulfil(self, wishes: Sequence[Wish]) -> list[Decision]:
+        decisions: list[Decision] = []
+        for wish in wishes:
+            match wish:
+                case Send(to, content):
+                    seats = (self._seats[id] for id in to)
+                    links = tuple(seat.link for seat in seats if seat.link is not None)
+                    decisions += [Tell(links, Letter(content))] if links else []
+                case Say(text):
+                    decisions.append(Report(text))
+        return decisions
 
     # Coming late ------------------------------------------------------------------------------------
 
@@ -559,6 +627,8 @@ class Membership:
             case DrainRequest(id) if (seat := self._seats.get(id)) is None or not seat.counts or seat.link is None:
                 there = ", ".join(id for id, seat in self._seats.items() if seat.counts and seat.link is not None)
                 answer = Answer(False, f"there is no {id} in the run; there is {there}")
+            case DrainRequest(id) if role_of(id) == "server":
+                answer = Answer(False, f"{id} is a server; only workers can leave so far")
             case DrainRequest(id) if self._config.least is None:
                 answer = Answer(False, f"this run was started with --fail-fast: without {id} it could not go on")
             case DrainRequest(id):
@@ -572,7 +642,8 @@ class Membership:
                 self._most = workers
                 here = sorted((m.number, m.id) for m in self.view.workers if self._seats[m.id].counts)
                 decisions += self._drain([id for _, id in here[workers:]], f"scaled to {workers}")
-                coming = [seat for id, seat in self._seats.items() if seat.counts and not self.view.has(id)]
+                others = ((id, seat) for id, seat in self._seats.items() if role_of(id) == "worker" and seat.counts)
+                coming = [seat for id, seat in others if not self.view.has(id)]
                 more = max(0, workers - len(here) - len(coming))
                 decisions += [Want(more)] if more else []
                 answer = Answer(True, f"{_workers(len(here))} now, {workers} soon")
@@ -625,7 +696,7 @@ class Membership:
         )
 
     def _seat_status(self, id: str, seat: _Seat, now: float) -> MemberStatus:
-        member = seat.member or Member(id, "worker", 0, "", "")
+        member = seat.member or Member(id, role_of(id), 0, "", "")
         return _status(member, self._state(id, seat), seat.beat, now - seat.heard)
 
     def _state(self, id: str, seat: _Seat) -> str:
@@ -633,6 +704,8 @@ class Membership:
             return "lost"
         if seat.done or seat.left:
             return "finished"
+        if role_of(id) == "server" and seat.member:
+            return "serving"
         if self.view and self.view.has(id):
             return "training"
         if seat.ready is not None:
@@ -656,7 +729,11 @@ def _status(member: Member, state: str, beat: Beat | None = None, silent: float 
 
 
 def _workers(count: int) -> str:
-    return f"{count} worker{'' if count == 1 else 's'}"
+    return _count(count, "worker")
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _describe(evidence: Evidence | None) -> str:

@@ -183,6 +183,12 @@ class Place(Message, frozen=True):
     config: RunConfig
 
 
+class Letter(Message, frozen=True):
+    """Member -> coordinator -> its department; and back. The coordinator does not open it."""
+
+    content: bytes
+
+
 class Answer(Message, frozen=True):
     """Coordinator -> client: what was made of a request."""
 
@@ -202,7 +208,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
     role: str
     pid: int
     host: str
-    state: str  # of a worker: "starting", "joined", "ready", "training", "finished" or "lost"
+    state: str  # "starting", "joined", "ready", "training" or "serving", "finished" or "lost"
     step: int
     doing: str
     samples_per_second: float
@@ -240,5 +246,6 @@ TO_COORDINATOR = Codec(
     DrainRequest,
     ScaleRequest,
     PlaceRequest,
+    Letter,
 )
-FROM_COORDINATOR = Codec(ViewChange, Refuse, End, Post, StatusReply, Candidates, Drain, Finished, Answer, Place)
+FROM_COORDINATOR = Codec(ViewChange, Refuse, End, Post, StatusReply, Candidates, Drain, Finished, Answer, Place, Letter)

@@ -25,6 +25,11 @@ class Member(msgspec.Struct, frozen=True):
         return number_of(self.id)
 
 
+def role_of(id: str) -> Role:
+    """What a member is, by its id."""
+    return "server" if id.startswith("server-") else "worker"
+
+
 def number_of(id: str) -> int:
     """The number in a member's id."""
     return int(id.rpartition("-")[2])

@@ -48,6 +48,18 @@ class Place(Protocol):
         """Rank 0 gives a header for all and rows for each; everyone gets the header and its own rows."""
 
 
+class _Alone:
+    """The place of one who shares its rows with nobody."""
+
+    rank, size = 0, 1
+
+    def scatter(self, what: str, parts: Sequence[Rows] | None, header: bytes = b"") -> tuple[bytes, Rows]:
+        raise TypeError("a stream's rows are not taken alone")
+
+
+_ALONE = _Alone()
+
+
 def every_step(step: int) -> bool:
     return True
 
@@ -106,6 +118,10 @@ class AbstractSource(ABC):
     @abstractmethod
     def take(self, step: int, split: Split, place: Place) -> Taken | None:
         """This worker's rows of a step, or None when the source has ended."""
+
+    def whole(self, step: int) -> Taken | None:
+        """All rows of a step, whichever was asked for last. Not of a stream."""
+        return self.take(step, lambda size: [range(size)], _ALONE)
 
     @abstractmethod
     def names(self, step: int, rows: range) -> str:
@@ -278,6 +294,12 @@ class Items(AbstractSource):
     def close(self) -> None:
         self._ahead.close()
 
+    def whole(self, step: int) -> Taken | None:
+        bounds = self._bounds(step)
+        if bounds is None:
+            return None
+        return Taken(len(bounds), 0, self._rows(bounds, range(len(bounds))))
+
     def _bounds(self, step: int) -> range | None:
         """The places in the epoch's order that a step takes."""
         batch = self._passes.batch(step)
@@ -352,6 +374,13 @@ class Batches(AbstractSource):
         size = len(rows[0])
         mine = split(size)[place.rank]
         return Taken(size, mine.start, [row[mine.start : mine.stop] for row in rows])
+
+    def whole(self, step: int) -> Taken | None:
+        if self._passes.batch(step) is None:
+            return None
+        with _noting(lambda: f"loading batch {self._number(step)}"):
+            rows = self._load(self._number(step))
+        return Taken(len(rows[0]), 0, rows)
 
     def names(self, step: int, rows: range) -> str:
         return f"rows {rows.start} to {rows.stop - 1} of batch {self._number(step)}"

@@ -20,10 +20,12 @@ from shoal.hook.calls import decode_plain, decode_predictions, encode_plain, enc
 from shoal.hook.evaluate import evaluate
 from shoal.hook.fit import FitArguments, fit, history_of, returned_by_fit
 from shoal.hook.predict import predict
+from shoal.hook.preload import check_backend
 from shoal.hook.run import Run
-from shoal.strategies.allreduce import AllReduce, entered
+from shoal.strategies.allreduce import AllReduce
+from shoal.strategies.scope import Strategy, entered
 
-_strategies: weakref.WeakKeyDictionary[Any, AllReduce] = weakref.WeakKeyDictionary()
+_strategies: weakref.WeakKeyDictionary[Any, Strategy] = weakref.WeakKeyDictionary()
 
 
 def install(run: Run) -> None:
@@ -48,7 +50,8 @@ def _replace(cls: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 
 def _strategy_of(model: Any) -> AllReduce:
-    return _strategies.get(model) or entered() or AllReduce()
+    strategy = _strategies.get(model) or entered()
+    return strategy if isinstance(strategy, AllReduce) else AllReduce()
 
 
 def _is_plain(run: Run, model: Any) -> bool:
@@ -58,6 +61,7 @@ def _is_plain(run: Run, model: Any) -> bool:
 
 def _compile(original: Any) -> Any:
     def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        check_backend()
         engines.forget(self)
         strategy = entered()
         if strategy is not None:

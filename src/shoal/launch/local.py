@@ -1,6 +1,6 @@
-"""A run on this machine: starts the coordinator and the workers, waits for them, leaves nothing behind.
+"""A run on this machine: starts the coordinator, the workers and the servers, waits for them, leaves nothing behind.
 
-The coordinator says when and why the run is over (End). Workers that do not follow by themselves get the signals
+The coordinator says when and why the run is over (End). Members that do not follow by themselves get the signals
 of a farewell, one after the other. When all are gone the leash is let go, and the coordinator goes with it.
 """
 
@@ -23,9 +23,12 @@ from shoal.cluster.evidence import look_at
 from shoal.cluster.leash import Dying, Interrupt, Leash, Reaped, Released, Spawned, Told, Wanted
 from shoal.cluster.messages import End
 from shoal.cluster.trouble import ending
+from shoal.cluster.view import Role, role_of
+from shoal.errors import WireError
 from shoal.launch import logs, report
-from shoal.launch.plan import Plan, WorkerPlan
-from shoal.launch.processes import Process
+from shoal.launch.nursery import Nursery, adopt_orphans
+from shoal.launch.plan import Plan, ProcessPlan
+from shoal.launch.processes import Child, Process
 from shoal.launch.worker import ENDED, INTERRUPTED
 from shoal.wire.certificates import Pin
 from shoal.wire.keys import RunKey
@@ -47,8 +50,8 @@ _WATCH_EVERY = 1.0  # seconds between two looks at the coordinator
 _COORDINATOR_LEAVES = 5.0  # seconds that it gets when it is no longer needed
 _COORDINATOR_RESTARTS = 10  # within an hour; more would hide that something is wrong with this machine
 _HOUR = 3600.0
-_NOT_REPLACED = (0, ENDED, INTERRUPTED)  # exit codes of workers that left on purpose
-_CHILDREN_LEAVE = 1.0  # seconds that the children of ended workers get
+_NOT_REPLACED = (0, ENDED, INTERRUPTED)  # exit codes of members that left on purpose
+_CHILDREN_LEAVE = 1.0  # seconds that the children of ended members get
 
 
 def launch(plan: Plan, environ: Mapping[str, str]) -> int:
@@ -83,7 +86,7 @@ class _Launcher:
         self._plans = plan.workers
         self._saves = plan.config.saving is not None
         self._max_restarts = plan.max_restarts
-        self._places: dict[str, WorkerPlan] = {}  # worker -> what it, or one in its place, is started with
+        self._places: dict[str, ProcessPlan] = {}  # member -> what it, or one in its place, is started with
         self._restarts: dict[str, list[float]] = {}  # place -> when one was started anew
         self._lost: set[str] = set()
         self._silence = plan.config.deadlines.silence
@@ -91,7 +94,9 @@ class _Launcher:
         self._end: End | None = None
         self._interrupts = 0
         self._farewell: deque[tuple[float, signal.Signals]] = deque()
-        self._workers: dict[str, Process] = {}
+        self._members: dict[str, Child] = {}
+        self._nursery: Nursery | None = None
+        self._coming: dict[str, int] = {}  # who was asked for and is not there yet -> the end of its canary's pipe
         self._selector = selectors.DefaultSelector()
         with contextlib.ExitStack() as stack:  # what was started is ended, also if the rest can't be
             stack.callback(self._selector.close)
@@ -102,13 +107,15 @@ class _Launcher:
             self._coordinators: list[float] = []  # when one was started anew
             self._start_coordinator()
             stack.callback(self._end_coordinator)
-            stack.callback(self._end_workers)
+            stack.callback(self._end_members)
             self._terminal = tuple(os.dup(stream) for stream in (1, 2))  # for a worker that becomes the chief
             for fd in self._terminal:
                 stack.callback(os.close, fd)
-            for worker in plan.workers:
-                self._start_worker(worker.id, worker)
-            followed = [worker.id for worker in plan.workers[1:]] if plan.config.verbose else []
+            stack.callback(self._end_nursery)
+            self._start_nursery(plan)
+            for place in (*plan.workers, *plan.servers):
+                self._start(place.id, place)
+            followed = [id for id in self._places if id != report.CHIEF] if plan.config.verbose else []
             self._follower = logs.Follower({id: logs.path_of(logs_folder, id) for id in followed})
             stack.callback(self._follower.close)
             self._follows = bool(followed)
@@ -124,7 +131,7 @@ class _Launcher:
         self._stack.close()
 
     def run(self) -> End:
-        """Wait until the run is over and all workers are gone."""
+        """Wait until the run is over and all members are gone."""
         while self._end is None or self._alive():
             for ready, _ in self._selector.select(self._patience()):
                 ready.data()
@@ -140,7 +147,7 @@ class _Launcher:
         self._coordinator_ran = time.monotonic()
         with logs.path_of(self._logs, "coordinator").open("ab") as log:
             process = Process(
-                "shoal.cluster.coordinator",
+                "shoal.launch.coordinator",
                 [str(self._folder)],
                 self._environ,
                 stdin=subprocess.PIPE,
@@ -161,37 +168,82 @@ class _Launcher:
         print(f"shoal: {text}", file=sys.stderr, flush=True)
         self._coordinator.release()
         self._start_coordinator()
-        for id, worker in self._workers.items():
-            self._leash.send(Spawned(id, worker.pid))
-            if (code := worker.look()) is not None:
+        for id, member in self._members.items():
+            self._leash.send(Spawned(id, member.pid))
+            if (code := member.look()) is not None:
                 self._leash.send(Reaped(id, code))
 
-    def _start_worker(self, id: str, plan: WorkerPlan) -> None:
-        cores = ",".join(map(str, plan.cores)) or "-"
-        start = partial(Process, "shoal.launch.worker", environment=plan.environment)
-        dies, lives = os.pipe()
-        words = [str(self._folder), id, cores, str(lives)]
-        if id == report.CHIEF:
-            process = start(words, pass_fds=(lives,))  # at the terminal, as a plain script would be
-        else:
-            words.append(",".join(map(str, self._terminal)))
-            with logs.path_of(self._logs, id).open("wb") as log:
-                fds = (lives, *self._terminal)
-                process = start(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=fds)
-        os.close(lives)
-        self._selector.register(dies, selectors.EVENT_READ, partial(self._see_dying, id, dies))
-        self._workers[id] = process
-        self._places[id] = plan
-        self._selector.register(process, selectors.EVENT_READ, partial(self._see_exit, id))
-        self._leash.send(Spawned(id, process.pid))
+    def _start_nursery(self, plan: Plan) -> None:
+        """Only where it pays, and where the script leaves the backend to us."""
+        if len(plan.workers) + len(plan.servers) > 1 and plan.preloads and adopt_orphans():
+            with logs.path_of(self._logs, "nursery").open("wb") as log:
+                self._nursery = Nursery(self._folder, plan.workers[0].environment, log)
+            self._selector.register(self._nursery, selectors.EVENT_READ, self._hear_nursery)
 
-    def _spare_plan(self) -> WorkerPlan:
+    def _start(self, id: str, plan: ProcessPlan) -> None:
+        dies, lives = os.pipe()
+        self._places[id] = plan
+        cores = ",".join(map(str, plan.cores)) or "-"
+        # At the terminal, as a plain script would be, is the chief; others that may become it get the way there.
+        terminal = self._terminal if role_of(id) == "worker" and id != report.CHIEF else ()
+        gets = (lives, *terminal)
+        words = [str(self._folder), id, cores, "{0}", *(["{1},{2}"] if terminal else [])]
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, lives)
+            standard: tuple[int, ...] = (0, 1, 2)
+            if id != report.CHIEF:
+                log = stack.enter_context(logs.path_of(self._logs, id).open("wb"))
+                nothing = stack.enter_context(open(os.devnull, "rb"))
+                standard = (nothing.fileno(), log.fileno(), log.fileno())
+            if self._nursery is not None:
+                try:
+                    self._nursery.ask(id, words, standard, gets)
+                    self._coming[id] = dies
+                    return
+                except WireError:
+                    self._lose_nursery()
+            words = [word.format(*gets) for word in words]
+            process = Process("shoal.launch.worker", words, plan.environment, standard=standard, pass_fds=gets)
+        self._take_in(id, process, dies)
+
+    def _take_in(self, id: str, member: Child, dies: int) -> None:
+        self._selector.register(dies, selectors.EVENT_READ, partial(self._see_dying, id, dies))
+        self._members[id] = member
+        self._selector.register(member, selectors.EVENT_READ, partial(self._see_exit, id))
+        self._leash.send(Spawned(id, member.pid))
+
+    def _hear_nursery(self) -> None:
+        assert self._nursery is not None
+        try:
+            while (born := self._nursery.born()) is not None:
+                self._take_in(born.id, Child(born.pid), self._coming.pop(born.id))
+                self._nursery.let_go(born.id)
+        except WireError:
+            self._lose_nursery()
+
+    def _lose_nursery(self) -> None:
+        """Whoever has not come from there yet is started as if there had been none."""
+        assert self._nursery is not None
+        self._selector.unregister(self._nursery)
+        self._nursery.close()
+        self._nursery = None
+        coming, self._coming = self._coming, {}
+        for id, dies in coming.items():
+            os.close(dies)
+            self._start(id, self._places[id])
+
+    def _next_id(self, role: Role) -> str:
+        """An id that nobody had before."""
+        return f"{role}-{sum(role_of(id) == role for id in self._places)}"
+
+    def _spare_plan(self) -> ProcessPlan:
         """What one more worker is started with: as those whose cores are used least."""
-        used = Counter(self._places[id].id for id, worker in self._workers.items() if worker.look() is None)
+        alive = (id for id, member in self._members.items() if member.look() is None)
+        used = Counter(self._places[id].id for id in (*alive, *self._coming))
         return min(self._plans, key=lambda plan: used[plan.id])
 
     def _replace(self, id: str) -> None:
-        """Start another in the place of a worker that died, unless too many have died there."""
+        """Start another in the place of a member that died, unless too many have died there."""
         plan = self._places[id]
         now = time.monotonic()
         recent = [at for at in self._restarts.get(plan.id, []) if now - at < _HOUR]
@@ -201,7 +253,7 @@ class _Launcher:
                 print(f"shoal: {text}", file=sys.stderr, flush=True)
             return
         self._restarts[plan.id] = [*recent, now]
-        self._start_worker(f"worker-{len(self._workers)}", plan)
+        self._start(self._next_id(role_of(id)), plan)
 
     # What is seen and heard -------------------------------------------------------------------------
 
@@ -212,10 +264,10 @@ class _Launcher:
         self._leash.send(Dying(id))
 
     def _see_exit(self, id: str) -> None:
-        worker = self._workers[id]
-        code = worker.look()
+        member = self._members[id]
+        code = member.look()
         if code is not None:
-            self._selector.unregister(worker)
+            self._selector.unregister(member)
             self._leash.send(Reaped(id, code))
             if self._end is None:
                 self._lost.add(id)
@@ -229,7 +281,7 @@ class _Launcher:
                     self._finish(message)
                 elif isinstance(message, Wanted):
                     for _ in range(message.workers):
-                        self._start_worker(f"worker-{len(self._workers)}", self._spare_plan())
+                        self._start(self._next_id("worker"), self._spare_plan())
                 elif isinstance(message, Told):
                     print(f"shoal: {message.text}", file=sys.stderr, flush=True)
         except EOFError:
@@ -285,8 +337,8 @@ class _Launcher:
     def _say_farewell(self) -> None:
         while self._farewell and self._farewell[0][0] <= time.monotonic():
             _, number = self._farewell.popleft()
-            for worker in self._alive():
-                worker.send(number)
+            for member in self._alive():
+                member.send(number)
 
     def _patience(self) -> float:
         """Until when nothing needs to be done unless something happens."""
@@ -299,25 +351,32 @@ class _Launcher:
         for line in self._follower.new_lines(final) if self._follows else ():
             print(line, file=sys.stderr, flush=True)
 
-    def _alive(self) -> list[Process]:
-        return [worker for worker in self._workers.values() if worker.look() is None]
+    def _alive(self) -> list[Child]:
+        return [member for member in self._members.values() if member.look() is None]
 
     def _with_late_deaths(self, end: End) -> End:
-        """A worker that crashed after its script had finished is no success."""
+        """A worker that crashed after its script had finished is no success. Servers have nothing to finish."""
         others = self._lost.union(end.culprits)  # who did not finish
-        crashed = {id: code for id, worker in self._workers.items() if id not in others and (code := worker.look())}
+        workers = {id: member for id, member in self._members.items() if role_of(id) == "worker"}
+        crashed = {id: code for id, worker in workers.items() if id not in others and (code := worker.look())}
         if not end.ok or not crashed:
             return end
         id, code = next(iter(crashed.items()))
         reason = f"{id} finished its script, but its process then {ending(code)}"
         return End(ok=False, code=1, reason=reason, culprits=tuple(crashed))
 
-    def _end_workers(self) -> None:
-        for worker in self._alive():  # only if something went wrong in the launcher itself
-            worker.kill_group()
+    def _end_nursery(self) -> None:
+        if self._nursery is not None:
+            self._nursery.close()
+        for dies in self._coming.values():
+            os.close(dies)
+
+    def _end_members(self) -> None:
+        for member in self._alive():  # only if something went wrong in the launcher itself
+            member.kill_group()
         children_until = time.monotonic() + _CHILDREN_LEAVE
-        for worker in self._workers.values():
-            worker.release(children_until)
+        for member in self._members.values():
+            member.release(children_until)
         self._leash.send(Released())
 
     def _end_coordinator(self) -> None:

@@ -10,12 +10,12 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import cast
 
 from shoal.checkpoint.schedule import parse
-from shoal.config import BACKENDS, STRATEGIES, TRANSPORTS, Backend, Deadlines, RunConfig, Saving, Transport
+from shoal.config import BACKENDS, STRATEGIES, TRANSPORTS, Backend, Deadlines, RunConfig, Saving, Servers, Transport
 from shoal.errors import BadCheckpoint, UsageError
 from shoal.launch import environment
 from shoal.wire.addresses import TlsAddress, UnixAddress
@@ -46,6 +46,9 @@ class Request:
     pieces: int | None = None
     threads: int | None = None
     strategy: str = "allreduce"
+    servers: int = 0
+    staleness: str | None = None  # a number, or inf
+    replicas: int | None = None
     transport: str = "shm"
     address: str | None = None
     key_file: str | None = None
@@ -56,8 +59,8 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerPlan:
-    """One worker to be started."""
+class ProcessPlan:
+    """One worker or server to be started."""
 
     id: str
     cores: tuple[int, ...]  # empty: wherever the system puts it
@@ -69,9 +72,11 @@ class Plan:
     """A run that may be started."""
 
     config: RunConfig
-    workers: tuple[WorkerPlan, ...]  # and the standbys, last
-    max_restarts: int = 0  # of each worker within an hour
+    workers: tuple[ProcessPlan, ...]  # and the standbys, last
+    servers: tuple[ProcessPlan, ...] = ()
+    max_restarts: int = 0  # of each of them within an hour
     ticket: Path | None = None  # where to write what a joining host needs
+    preloads: bool = False  # keras may be imported before the script begins
 
 
 def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ...]) -> Plan:
@@ -79,6 +84,7 @@ def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ..
     _check_counts(request)
     _check_one_of("strategy", request.strategy, STRATEGIES)
     _check_one_of("transport", request.transport, TRANSPORTS)
+    servers = _servers(request)
     script = find_script(request.script, request.is_module)
     backend = _choose_backend(request.backend, environ)
     threads = request.threads or max(1, len(cores) // request.workers)
@@ -87,7 +93,7 @@ def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ..
     config = RunConfig(
         run=run,
         workers=request.workers,
-        least=None if request.fail_fast or request.workers == 1 else request.least or 1,
+        least=(request.least or 1) if _goes_on(request) else None,
         threads=threads,
         backend=backend,
         script=script,
@@ -95,6 +101,7 @@ def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ..
         is_module=request.is_module,
         pieces=request.pieces,
         strategy=request.strategy,
+        servers=servers,
         transport=cast(Transport, request.transport),
         address=f"tcp:{request.address}" if request.address else None,
         host=_host(request),
@@ -107,19 +114,26 @@ def make_plan(request: Request, environ: Mapping[str, str], cores: tuple[int, ..
         logs=str(Path(request.logs).absolute() if request.logs else _default_logs(environ) / run),
     )
     # One worker of which nobody asked otherwise is plain Keras: all cores, all of the backend's own defaults.
-    confined = request.workers > 1 or request.threads is not None
-    # With more workers than cores, the system shares them out better than a fixed deal could.
-    pinned = confined and request.workers * threads <= len(cores)
-    workers = tuple(
-        WorkerPlan(
-            id=f"worker-{number}",
-            cores=_share(cores, threads, number) if pinned else (),
-            environment=environment.of_worker(environ, backend, threads, confined, seed),
-        )
-        for number in range(request.workers + request.standby)
+    confined = request.workers > 1 or request.threads is not None or servers is not None
+    # With more to do than cores, the system shares them out better than a fixed deal could.
+    pinned = confined and request.workers * threads + request.servers <= len(cores)
+    own = environment.of_worker(environ, backend, threads, confined, seed)
+    return Plan(
+        config,
+        workers=tuple(
+            ProcessPlan(f"worker-{number}", _share(cores, threads, number) if pinned else (), own)
+            for number in range(request.workers + request.standby)
+        ),
+        servers=tuple(ProcessPlan(f"server-{number}", (), own) for number in range(request.servers)),
+        max_restarts=0 if config.least is None else request.max_restarts,
+        ticket=Path(request.key_file).absolute() if request.key_file else None,
+        preloads=_leaves_environment(script, request.is_module),
     )
-    ticket = Path(request.key_file).absolute() if request.key_file else None
-    return Plan(config, workers, 0 if config.least is None else request.max_restarts, ticket)
+
+
+def _goes_on(request: Request) -> bool:
+    """Whether the run goes on after a loss. One worker without servers does not: it is plain Keras."""
+    return not request.fail_fast and (request.workers > 1 or request.strategy == "ps")
 
 
 def _check_counts(request: Request) -> None:
@@ -133,9 +147,10 @@ def _check_counts(request: Request) -> None:
         raise UsageError(f"--max-restarts {request.max_restarts}: expected 0 or more.")
     if request.standby < 0:
         raise UsageError(f"--standby {request.standby}: expected 0 or more workers.")
-    if request.standby and (request.fail_fast or request.workers == 1):
+    if request.standby and not _goes_on(request):
         raise UsageError(
-            "--standby needs a run that goes on after a loss: with 2 workers or more, without --fail-fast."
+            "--standby needs a run that goes on after a loss: with 2 workers or more, or parameter servers, and "
+            "without --fail-fast."
         )
     if request.threads is not None and request.threads < 1:
         raise UsageError(f"--threads {request.threads}: a worker needs at least 1 thread.")
@@ -147,6 +162,59 @@ def _check_counts(request: Request) -> None:
         raise UsageError(
             f"--pieces {request.pieces} is too few for {request.workers} workers: each computes at least one "
             f"piece of a batch. Use --pieces {request.workers} or more, or fewer workers."
+        )
+
+
+def _servers(request: Request) -> Servers | None:
+    """The parameter servers of a run that has some."""
+    if request.servers < 0:
+        raise UsageError(f"--servers {request.servers}: expected 0 or more servers.")
+    if request.strategy != "ps":
+        _check_no_servers(request)
+        return None
+    if request.servers == 0:
+        raise UsageError("--strategy ps trains with parameter servers and needs at least one: --servers 1.")
+    replicas = min(2, request.servers) if request.replicas is None else request.replicas
+    if replicas < 1:
+        raise UsageError(f"--replicas {replicas}: expected at least 1.")
+    if replicas > request.servers:
+        raise UsageError(
+            f"--replicas {replicas} is too many for --servers {request.servers}: each replica needs a server of its "
+            f"own. Use --replicas {request.servers} or fewer, or --servers {replicas}."
+        )
+    servers = Servers(request.servers, replicas, _staleness(request.staleness))
+    _check_not_yet(request, servers)
+    return servers
+
+
+def _check_no_servers(request: Request) -> None:
+    """What is for parameter servers was not asked for, either."""
+    given = {"servers": request.servers or None, "staleness": request.staleness, "replicas": request.replicas}
+    missing = "--strategy ps" if request.servers else "--strategy ps --servers 1"
+    for option, value in given.items():
+        if value is not None:
+            raise UsageError(f"--{option} {value} is for training with parameter servers: add {missing}.")
+
+
+def _staleness(text: str | None) -> int | None:
+    if text is None or text == "inf":
+        return None
+    if not text.isdecimal():
+        raise UsageError(f"--staleness {text}: expected 0, a number of updates, or inf for no bound.")
+    return int(text)
+
+
+def _check_not_yet(request: Request, servers: Servers) -> None:
+    """Refuse what parameter servers can't do yet."""
+    if request.address is not None or request.key_file is not None:
+        raise UsageError(
+            "--address and --key-file are for workers on other hosts, which parameter servers can't serve yet: leave "
+            "them out, or train without --strategy ps."
+        )
+    if servers.staleness != 0 and (request.checkpoint is not None or request.resume is not None):
+        raise UsageError(
+            "--checkpoint and --resume can't be used with parameter servers yet, unless they are synchronous: add "
+            "--staleness 0, or leave them out."
         )
 
 
@@ -222,7 +290,21 @@ def _check_one_of(what: str, value: str, known: tuple[str, ...]) -> None:
 
 def find_script(script: str, is_module: bool) -> str:
     """The script's absolute path, or the module's name, once it is sure that there is one."""
-    return _check_module(script) if is_module else _check_script(script)
+    if is_module:
+        _find_module(script)
+        return script
+    return _check_script(script)
+
+
+def _leaves_environment(script: str, is_module: bool) -> bool:
+    """Whether the script, as far as its text tells, does not change what the backends read when they are imported."""
+    path = Path((_find_module(script).origin or "") if is_module else script)
+    path = path / "__main__.py" if path.is_dir() else path
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return not any(word in text for word in ("environ", "putenv", "dotenv"))
 
 
 def _check_script(script: str) -> str:
@@ -236,7 +318,7 @@ def _check_script(script: str) -> str:
     return str(path.absolute())
 
 
-def _check_module(name: str) -> str:
+def _find_module(name: str) -> ModuleSpec:
     """Look for the module without importing it or its packages."""
     path: list[str] | None = [os.getcwd(), *sys.path]
     spec = None
@@ -245,9 +327,13 @@ def _check_module(name: str) -> str:
         if spec is None:
             raise UsageError(f"there is no module {name} on Python's path or in {os.getcwd()}.")
         path = list(spec.submodule_search_locations or ())
-    if path and PathFinder.find_spec(f"{name}.__main__", path) is None:
+    assert spec is not None
+    if not path:
+        return spec
+    main = PathFinder.find_spec(f"{name}.__main__", path)
+    if main is None:
         raise UsageError(f"{name} is a package without a __main__.py and can't be run with -m.")
-    return name
+    return main
 
 
 def _choose_backend(asked: str | None, environ: Mapping[str, str]) -> Backend:

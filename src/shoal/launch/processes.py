@@ -14,35 +14,13 @@ from pathlib import Path
 from typing import IO
 
 
-class Process:
-    """One started process. Its id stays taken, so that signals can't reach a stranger, until `release`."""
+class Child:
+    """A child of this process. Its id stays taken, so that signals can't reach a stranger, until `release`."""
 
-    def __init__(
-        self,
-        module: str,
-        arguments: list[str],
-        environment: Mapping[str, str],
-        *,
-        stdin: int | None = None,
-        stdout: int | IO[bytes] | None = None,
-        stderr: IO[bytes] | None = None,
-        pass_fds: tuple[int, ...] = (),
-    ) -> None:
-        # -P: what lies in the current folder must not hide installed packages from Shoal.
-        # A session of its own: the terminal's Ctrl-C reaches the launcher alone, which ends the run in order.
-        self._popen = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *arguments],
-            env=environment,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-            pass_fds=pass_fds,
-        )
-        self.pid = self._popen.pid
-        self.stdin, self.stdout = self._popen.stdin, self._popen.stdout
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
         self.code: int | None = None  # once it was seen to have ended; a negative code is a signal's number
-        self._pidfd = os.pidfd_open(self.pid)
+        self._pidfd = os.pidfd_open(pid)
 
     def fileno(self) -> int:
         """Readable when the process has ended."""
@@ -75,19 +53,57 @@ class Process:
         """Return when it has ended, or the time is up."""
         select.select([self._pidfd], [], [], seconds)
 
-    def close_pipes(self) -> None:
-        for stream in (self.stdin, self.stdout):
-            if stream is not None:
-                stream.close()
-
     def release(self, children_until: float = 0.0) -> None:
         """End what is left of it and give its id back. Its own children get until then to tidy up."""
         while self.look() is not None and time.monotonic() < children_until and _has_children(self.pid):
             time.sleep(0.02)
         self.kill_group()
+        self._reap()
+        os.close(self._pidfd)
+
+    def _reap(self) -> None:
+        os.waitpid(self.pid, 0)
+
+
+class Process(Child):
+    """One that this process has started itself."""
+
+    def __init__(
+        self,
+        module: str,
+        arguments: list[str],
+        environment: Mapping[str, str],
+        *,
+        stdin: int | None = None,
+        stdout: int | IO[bytes] | None = None,
+        stderr: IO[bytes] | None = None,
+        standard: tuple[int, ...] | None = None,
+        pass_fds: tuple[int, ...] = (),
+    ) -> None:
+        """`standard`: descriptors for all three of the standard streams."""
+        given = standard or (stdin, stdout, stderr)
+        # -P: what lies in the current folder must not hide installed packages from Shoal.
+        # A session of its own: the terminal's Ctrl-C reaches the launcher alone, which ends the run in order.
+        self._popen = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, *arguments],
+            env=environment,
+            stdin=given[0],
+            stdout=given[1],
+            stderr=given[2],
+            start_new_session=True,
+            pass_fds=pass_fds,
+        )
+        super().__init__(self._popen.pid)
+        self.stdin, self.stdout = self._popen.stdin, self._popen.stdout
+
+    def close_pipes(self) -> None:
+        for stream in (self.stdin, self.stdout):
+            if stream is not None:
+                stream.close()
+
+    def _reap(self) -> None:
         self._popen.wait()
         self.close_pipes()
-        os.close(self._pidfd)
 
 
 def _has_children(group: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shoal.cluster.messages import End
-from shoal.config import RunConfig
+from shoal.config import RunConfig, Servers
 from shoal.launch import logs
 
 _LAST_LINES = 20
@@ -17,8 +17,9 @@ def opening(config: RunConfig) -> str:
     parts = [
         f"run {config.run}",
         _count(config.workers, "worker"),
+        *(_servers(config.servers) if config.servers else ()),
         _count(config.pieces or config.workers, "piece"),
-        _count(config.threads, "thread") + (" each" if config.workers > 1 else ""),
+        _count(config.threads, "thread") + (" each" if config.workers > 1 or config.servers else ""),
         config.backend,
         f"logs in {config.logs}",
     ]
@@ -47,6 +48,17 @@ def _last_words(end: End, config: RunConfig) -> list[str]:
         return [f"  {culprit} wrote nothing to its log, {log}"]
     title = "traceback" if end.traceback else f"last {_count(len(last), 'line')}"
     return [f"  {culprit}'s {title}:", *(f"    {line}" for line in last), f"  Its whole log: {log}"]
+
+
+def _servers(servers: Servers) -> tuple[str, str]:
+    match servers.staleness:
+        case None:
+            pace = "no bound on staleness"
+        case 0:
+            pace = "synchronous"
+        case bound:
+            pace = f"staleness {bound}"
+    return _count(servers.count, "server"), pace
 
 
 def _count(number: int, noun: str) -> str:

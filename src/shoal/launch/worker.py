@@ -1,6 +1,6 @@
-"""A worker's process: takes its cores, takes its seat, runs the user's script as `python script.py` would.
+"""A worker's or server's process: takes its cores, takes its seat, runs the user's script as `python script.py` would.
 
-python -m shoal.launch.worker RUN_FOLDER WORKER_ID CORE,CORE…|- [CANARY [TERMINAL_OUT,TERMINAL_ERR]]
+python -m shoal.launch.worker RUN_FOLDER MEMBER_ID CORE,CORE…|- [CANARY [TERMINAL_OUT,TERMINAL_ERR]]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -37,8 +37,8 @@ OUTSIDE = 76  # the run went on without this worker; another may come in its pla
 ENDED = 75  # the run was over before this worker's script was
 
 
-def main() -> NoReturn:
-    folder, id, cores, *more = Path(sys.argv[1]), *sys.argv[2:]
+def main(words: Sequence[str]) -> NoReturn:
+    folder, id, cores, *more = Path(words[0]), *words[1:]
     settle = partial(settle_on, [int(core) for core in cores.split(",") if core != "-"])
     if os.environ.get("KERAS_BACKEND") != "jax":  # only JAX's compiler would use more cores than one
         settle()
@@ -72,7 +72,7 @@ def _work(
     """From taking the seat to giving it up. Returns the process's exit code."""
     from shoal import session  # after the cores are set: it brings libraries that count them
 
-    if config.workers > 1:
+    if config.workers > 1 or config.servers is not None:
         _seed_alike(config.seed)
 
     try:
@@ -98,7 +98,7 @@ def _work(
 
 
 def _seed_alike(seed: int) -> None:
-    """A script that shuffles or splits its data without a seed must do it alike on all workers of a run."""
+    """A script that shuffles or splits its data without a seed must do it alike in all processes of a run."""
     import numpy
 
     random.seed(seed)
@@ -155,4 +155,4 @@ def _flush_every_line(stream: TextIO) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -9,6 +9,7 @@
 - A batch is counted once, when the first acknowledgement for it comes, whoever it was leased to by then.
 - Places are dealt in order, those that became free first. Whoever asks gets the next, so fast workers take more.
 - The end of an epoch is a barrier: nothing of the next is dealt before every batch is counted.
+- An epoch that is halted ends with what is leased by then. What comes back of that is left out.
 
 The book is a Struct: encode it to write it down, decode it to go on from there.
 """
@@ -41,6 +42,7 @@ class LeaseBook(msgspec.Struct):
     counted: Tally = Tally()
     leases: dict[int, Lease] = {}  # by place
     free: list[int] = []  # leased once, given back, not counted; in order
+    halted: bool = False  # nothing more of this epoch is dealt
 
     def __post_init__(self) -> None:
         _check(self.batches, self.ahead)
@@ -87,19 +89,31 @@ class LeaseBook(msgspec.Struct):
         """The batches whose leases have ended; they are free again."""
         return self._give_back([place for place, lease in self.leases.items() if lease.until <= now])
 
+    def halt(self) -> None:
+        """End the epoch early: only what is leased now is still waited for."""
+        self.halted = True
+        self.batches = self.dealt
+        self._leave_out()
+
     def next_epoch(self, batches: int) -> None:
         """Go on to the next epoch. Only when this one is over."""
         if not self.is_over:
             raise RuntimeError(f"epoch {self.epoch} is not over: {len(self.counted)} of {self.batches} batches counted")
         _check(batches, self.ahead)
         self.epoch += 1
-        self.batches, self.dealt, self.counted = batches, 0, Tally()
+        self.batches, self.dealt, self.counted, self.halted = batches, 0, Tally(), False
 
     def _give_back(self, places: list[int]) -> tuple[Batch, ...]:
         for place in places:
             del self.leases[place]
             insort(self.free, place)
+        if self.halted:
+            self._leave_out()
         return tuple(Batch(self.epoch, place) for place in places)
+
+    def _leave_out(self) -> None:
+        while self.free:
+            self.counted = self.counted.plus(self.free.pop())
 
 
 def _check(batches: int, ahead: int) -> None:

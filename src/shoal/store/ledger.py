@@ -13,6 +13,7 @@ class Provenance(msgspec.Struct, frozen=True):
     batch: Batch
     worker: str
     seen: dict[str, int]  # the shard's `made` when the weights were pulled
+    rate: float | None = None  # the learning rate that its callbacks have set; None: the optimizer's own
 
 
 class Ledger(msgspec.Struct, frozen=True):

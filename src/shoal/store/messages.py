@@ -6,7 +6,8 @@ worker  ──Push──▶ primary ──Pushed──▶ worker          the gr
                   primary ◀─Standing─ others                 when the view or the connection is new
                   primary ─Transfer─▶ others ──Confirmed──▶ primary
                   primary ◀─Checked── others,  primary ──Anew──▶ one that differs
-primary ──CaughtUp, Differs──▶ coordinator
+primary ──CaughtUp, Differs──▶ director
+primary ──Lacking─▶ worker  ──Supply──▶ primary            a shard that nobody has, from a worker's weights
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 
 from shoal.store.batches import Batch
 from shoal.store.ledger import Ledger, Provenance
-from shoal.wire.messages import Message
+from shoal.wire.messages import Codec, Message
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True):
@@ -28,6 +29,12 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
 
     view: int
     version: int
+
+
+class Hello(Message, frozen=True):
+    """Whoever dials -> whoever listens: who I am. The first word."""
+
+    member: str
 
 
 class ShardMessage(Message, frozen=True):
@@ -66,6 +73,16 @@ class Pushed(ShardMessage, frozen=True):
     batch: Batch
     version: int
     staleness: int | None  # None: it had been applied before, and nobody remembers
+
+
+class Lacking(ShardMessage, frozen=True):
+    """Primary -> worker: this shard's state is lost, or there never was one. Give me the weights that you have."""
+
+
+class Supply(ShardMessage, frozen=True):
+    """Worker -> primary: these are the newest weights of the shard that I have seen; they are beside it."""
+
+    version: int
 
 
 # Replicas ---------------------------------------------------------------------------------------------
@@ -126,14 +143,32 @@ class Refused(ShardMessage, frozen=True):
 
 
 class CaughtUp(ShardMessage, frozen=True):
-    """Primary -> coordinator: from now on nothing is acknowledged that this server has not applied."""
+    """Primary -> director: from now on nothing is acknowledged that this server has not applied."""
 
     server: str
 
 
 class Differs(ShardMessage, frozen=True):
-    """Primary -> coordinator: this server's state was not the primary's at this version; it gets it anew."""
+    """Primary -> director: this server's state was not the primary's at this version; it gets it anew."""
 
     server: str
     version: int
     digests: tuple[int, int]  # the primary's, the other's
+
+
+CODEC = Codec(
+    Hello,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Lacking,
+    Supply,
+    Standing,
+    Order,
+    Transfer,
+    Confirmed,
+    Checked,
+    Anew,
+    Refused,
+)

@@ -150,7 +150,7 @@ class Replica:
     def __init__(self, shard: int, me: str, check_every: int = CHECK_EVERY) -> None:
         self.point = NOTHING
         self.ledger = Ledger()
-        self._shard = shard
+        self.shard = shard
         self._me = me
         self._check_every = check_every
         self._view = ShardView(0, shard, None, (), (), 0)
@@ -166,6 +166,11 @@ class Replica:
         # As a backup or a newcomer:
         self._asking = False  # has said its standing and got nothing yet
         self._differs = False  # must get the whole state
+
+    @property
+    def view(self) -> int:
+        """The number of the newest view that it has heard of."""
+        return self._view.number
 
     @property
     def is_primary(self) -> bool:
@@ -202,7 +207,7 @@ class Replica:
         """The digest of the state at this point."""
         if self.is_primary:
             return self._compare(self._me, point, digest)
-        return [self._tell(self._view.primary, Checked(self._shard, self._view.number, point, digest))]
+        return [self._tell(self._view.primary, Checked(self.shard, self._view.number, point, digest))]
 
     def handle(self, sender: str, message: ShardMessage, beside: object = None) -> list[Decision]:
         """Take one message, and what came beside it."""
@@ -212,14 +217,14 @@ class Replica:
         if message.view > number:
             return self._hold(sender, message, beside)
         if message.view < number:
-            text = f"shard {self._shard} is in view {number} on {self._me}; {sender} spoke in view {message.view}"
-            return [Tell(sender, Refused(self._shard, number, Reason.STALE_VIEW, text))]
+            text = f"shard {self.shard} is in view {number} on {self._me}; {sender} spoke in view {message.view}"
+            return [Tell(sender, Refused(self.shard, number, Reason.STALE_VIEW, text))]
         if self.is_primary:
             return self._serve(sender, message, beside)
         if sender == self._view.primary and self._me in self._view.holders:
             return self._follow(message, beside)
-        text = f"the primary of shard {self._shard} in view {number} is {self._view.primary}, not {self._me}"
-        return [Tell(sender, Refused(self._shard, number, Reason.NOT_PRIMARY, text))]
+        text = f"the primary of shard {self.shard} in view {number} is {self._view.primary}, not {self._me}"
+        return [Tell(sender, Refused(self.shard, number, Reason.NOT_PRIMARY, text))]
 
     # As the primary ---------------------------------------------------------------------------------
 
@@ -248,14 +253,14 @@ class Replica:
         if not self._answers:
             return self._hold(sender, pull, None)
         version, made = self.point.version, self.ledger.made
-        return [Give(sender, Pulled(self._shard, self._view.number, pull.batch, version, made))]
+        return [Give(sender, Pulled(self.shard, self._view.number, pull.batch, version, made))]
 
     def _push(self, sender: str, push: Push, gradients: object) -> list[Decision]:
         batch = push.update.batch
         if self.ledger.has(batch):
             if not self._answers:
                 return self._hold(sender, push, gradients)
-            return [Tell(sender, Pushed(self._shard, self._view.number, batch, self.point.version, None))]
+            return [Tell(sender, Pushed(self.shard, self._view.number, batch, self.point.version, None))]
         for ordered in self._queue:
             if ordered.update.batch == batch:
                 ordered.senders.add(sender)
@@ -272,7 +277,7 @@ class Replica:
         if missing is None:
             missing = self._queue
             self._confirmed.pop(peer, None)
-            decisions.append(Give(peer, Transfer(self._shard, self._view.number, self.point, self.ledger)))
+            decisions.append(Give(peer, Transfer(self.shard, self._view.number, self.point, self.ledger)))
         else:
             self._confirmed[peer] = point.version
         self._following.add(peer)
@@ -287,7 +292,7 @@ class Replica:
         for peer in sorted(self._counted - self._caught_up - set(self._view.backups)):
             if self._have({peer}, self.point.version):
                 self._caught_up.add(peer)
-                decisions.append(Report(CaughtUp(self._shard, self._view.number, peer)))
+                decisions.append(Report(CaughtUp(self.shard, self._view.number, peer)))
         return decisions + (self._hear_held() if self._answers else [])
 
     def _count_newcomers(self) -> None:
@@ -296,7 +301,7 @@ class Replica:
 
     def _commit(self, ordered: _Ordered) -> list[Decision]:
         point, update, staleness = ordered.point, ordered.update, self.ledger.staleness(ordered.update)
-        pushed = Pushed(self._shard, self._view.number, update.batch, point.version, staleness)
+        pushed = Pushed(self.shard, self._view.number, update.batch, point.version, staleness)
         applied = self._apply(point, update, ordered.gradients)
         return [*applied, *(Tell(sender, pushed) for sender in sorted(ordered.senders))]
 
@@ -319,8 +324,8 @@ class Replica:
     def _heal(self, peer: str, point: Point, digests: tuple[int, int]) -> list[Decision]:
         number = self._view.number
         return [
-            Report(Differs(self._shard, number, peer, point.version, digests)),
-            Tell(peer, Anew(self._shard, number)),
+            Report(Differs(self.shard, number, peer, point.version, digests)),
+            Tell(peer, Anew(self.shard, number)),
         ]
 
     @property
@@ -342,7 +347,7 @@ class Replica:
         return self._queue[history.index(point) :] if point in history else None
 
     def _order(self, peer: str, ordered: _Ordered) -> Tell:
-        message = Order(self._shard, self._view.number, ordered.point, ordered.update)
+        message = Order(self.shard, self._view.number, ordered.point, ordered.update)
         return Tell(peer, message, ordered.gradients)
 
     # As a backup or a newcomer ----------------------------------------------------------------------
@@ -350,7 +355,7 @@ class Replica:
     def _stand(self) -> list[Decision]:
         self._asking = True
         point = NOTHING if self._differs else self.point
-        return [self._tell(self._view.primary, Standing(self._shard, self._view.number, point))]
+        return [self._tell(self._view.primary, Standing(self.shard, self._view.number, point))]
 
     def _follow(self, message: ShardMessage, beside: object) -> list[Decision]:
         match message:
@@ -388,7 +393,7 @@ class Replica:
         return [Drop()]
 
     def _confirm(self) -> Tell:
-        return self._tell(self._view.primary, Confirmed(self._shard, self._view.number, self.point.version))
+        return self._tell(self._view.primary, Confirmed(self.shard, self._view.number, self.point.version))
 
     # As either --------------------------------------------------------------------------------------
 

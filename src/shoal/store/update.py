@@ -71,6 +71,7 @@ class Update:
         self._seen: dict[int, dict[str, int]] = {}  # by shard: what was in the weights
         self._pushed: dict[int, Pushed] = {}  # by shard
         self._computed = False
+        self._rate: float | None = None
 
     def take_views(self, views: Sequence[ShardView]) -> list[Decision]:
         """Every shard's place in a new view, in the order of shards."""
@@ -96,9 +97,9 @@ class Update:
             case _:
                 return []
 
-    def computed(self) -> list[Decision]:
-        """The gradients are there."""
-        self._computed = True
+    def computed(self, rate: float | None = None) -> list[Decision]:
+        """The gradients are there; they are to be applied at this learning rate."""
+        self._computed, self._rate = True, rate
         return self._ask()
 
     @property
@@ -117,7 +118,7 @@ class Update:
     def _question(self, shard: int) -> Pull | Push:
         if not self._computed:
             return Pull(shard, self._number, self.batch)
-        return Push(shard, self._number, Provenance(self.batch, self._worker, self._seen[shard]))
+        return Push(shard, self._number, Provenance(self.batch, self._worker, self._seen[shard], self._rate))
 
     def _over(self) -> Over:
         versions = tuple(self._pushed[shard].version for shard in range(self._shards))

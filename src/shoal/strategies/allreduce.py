@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import msgspec
@@ -17,6 +17,7 @@ from shoal.strategies.balance import Balance
 from shoal.strategies.notes import Note, check_agreement, decode, encode, stopped
 from shoal.strategies.partial_sums import PartialSums
 from shoal.strategies.schema import Array, Schema
+from shoal.strategies.scope import enter
 
 
 class AllReduce(msgspec.Struct, frozen=True):
@@ -34,14 +35,9 @@ class AllReduce(msgspec.Struct, frozen=True):
                 f"AllReduce(pieces={self.pieces}): expected at least 1 piece. Leave it out for one piece per worker."
             )
 
-    @contextlib.contextmanager
-    def scope(self) -> Iterator[AllReduce]:
+    def scope(self) -> AbstractContextManager[AllReduce]:
         """Models compiled inside train with this strategy, wherever `fit` is called."""
-        _entered.append(self)
-        try:
-            yield self
-        finally:
-            _entered.pop()
+        return enter(self)
 
     def fixes_pieces(self, told: int | None) -> bool:
         """Whether the user said how many pieces; otherwise they may become more while training goes on."""
@@ -56,14 +52,6 @@ class AllReduce(msgspec.Struct, frozen=True):
                 f"Use at least {workers} pieces, or fewer workers."
             )
         return pieces
-
-
-_entered: list[AllReduce] = []
-
-
-def entered() -> AllReduce | None:
-    """The strategy of the innermost scope that is open now."""
-    return _entered[-1] if _entered else None
 
 
 class Shared(msgspec.Struct, frozen=True, array_like=True):

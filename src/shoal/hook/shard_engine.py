@@ -1,0 +1,54 @@
+"""What a shard asks of a Keras backend: read and write its variables, and let their optimizer update them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from shoal.errors import CannotDistribute
+from shoal.strategies.schema import Array
+
+
+class AbstractShardEngine(ABC):
+    """One backend's hands on variables that belong to nobody else, and on the optimizer that was built on them."""
+
+    def __init__(self, variables: Sequence[Any], optimizer: Any) -> None:
+        self._variables = list(variables)
+        self._optimizer = optimizer
+
+    @abstractmethod
+    def read(self, variable: Any) -> Array:
+        """A variable's value, flat, where it lies if that is possible: look at it before it is written again."""
+
+    @abstractmethod
+    def write(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
+        """Assigns values, which are flat and which it copies, to variables."""
+
+    @abstractmethod
+    def update(self, gradients: Sequence[Array]) -> None:
+        """One update from flat gradients, one per variable, which are no longer needed when it returns."""
+
+    def finalize(self) -> None:
+        """What the optimizer does to the weights after the last update."""
+        self._optimizer.finalize_variable_values(self._variables)
+
+
+def shard_engine(variables: Sequence[Any], optimizer: Any, jit_compile: bool | None) -> AbstractShardEngine:
+    """On the backend that Keras runs on. `jit_compile` as the model's; None: as Keras chooses where there is no GPU."""
+    backend = keras.backend.backend()
+    if backend == "jax":
+        from shoal.hook.jax_shard import JaxShardEngine
+
+        return JaxShardEngine(variables, optimizer, jit_compile is not False)
+    if backend == "tensorflow":
+        from shoal.hook.tensorflow_shard import TensorflowShardEngine
+
+        return TensorflowShardEngine(variables, optimizer, bool(jit_compile))
+    if backend == "torch":
+        from shoal.hook.torch_shard import TorchShardEngine
+
+        return TorchShardEngine(variables, optimizer)
+    raise CannotDistribute(f"the Keras backend is {backend!r}; Shoal trains on jax, tensorflow and torch")

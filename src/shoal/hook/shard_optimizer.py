@@ -1,0 +1,166 @@
+"""A shard's own variables and its own optimizer, made after the model's. Nothing of the model's is changed or shared.
+
+The variables have the names and paths of the model's: optimizers choose by them what not to decay, or what to treat in
+another way. An optimizer that has trained before hands on its state, cut like the weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from shoal.errors import CannotDistribute
+from shoal.store.shards import Needs, Parameter, Range
+from shoal.strategies.schema import Array
+
+# As read in Keras's source. A subclass of one of these is not one of them.
+_BY_ELEMENT = {
+    keras.optimizers.Adadelta,
+    keras.optimizers.Adagrad,
+    keras.optimizers.Adam,
+    keras.optimizers.Adamax,
+    keras.optimizers.AdamW,
+    keras.optimizers.Ftrl,
+    keras.optimizers.Lion,
+    keras.optimizers.Nadam,
+    keras.optimizers.RMSprop,
+    keras.optimizers.SGD,
+}
+_BY_TENSOR = {keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon}
+
+
+class Held(NamedTuple):
+    """A variable of the model, and the shard's own in its place."""
+
+    model: Any
+    own: Any
+    part: slice | None  # of its elements; None: all, in its own shape
+
+
+def needs_of(optimizer: Any) -> Needs:
+    """How much of the parameters this optimizer must see at once; all of them if it is not one of Keras's."""
+    # On torch, Keras makes an Adam an instance of its own subclass of Adam.
+    public = (kind for kind in type(optimizer).__mro__ if not kind.__module__.startswith("keras.src.backend."))
+    kind = next(public)
+    if kind not in _BY_ELEMENT | _BY_TENSOR or optimizer.global_clipnorm:
+        return Needs.TOGETHER
+    return Needs.WHOLE if kind in _BY_TENSOR or optimizer.clipnorm else Needs.SLICES
+
+
+def hold(range: Range, parameter: Parameter, variable: Any) -> Held:
+    """A new variable with the value that the model's has now: flat, unless the range is all of it."""
+    part = None if range.stop - range.start == parameter.size else slice(range.start, range.stop)
+    value = np.array(_part(_value(variable), part))  # a copy: torch would share the model's memory
+    with _scope(variable.path):
+        own = keras.Variable(value, dtype=parameter.dtype, name=variable.name)
+    own.constraint = variable.constraint
+    return Held(variable, own, part)
+
+
+def make_optimizer(optimizer: Any, held: Sequence[Held]) -> Any:
+    """One of the same class and configuration, built on what is held, in the state that the other has now."""
+    own = _same(optimizer)
+    for theirs, mine in zip(_levels(optimizer), _levels(own), strict=True):
+        _exclude_alike(theirs, mine, held)
+    own.build([variable.own for variable in held])
+    if optimizer.built:
+        for mine, value in _states(optimizer, own, held):
+            mine.assign(value)
+    return own
+
+
+def _scope(path: str) -> contextlib.AbstractContextManager[Any]:
+    """In which a variable gets this path, and on TensorFlow the name at which its patterns look."""
+    parents, _, name = path.rpartition("/")[0].rpartition("/")
+    return keras.name_scope(name, override_parent=parents) if name else contextlib.nullcontext()
+
+
+def _value(variable: Any) -> Array:
+    """Not every backend takes numpy's bfloat16; float32 holds each of its values."""
+    value = np.asarray(keras.ops.convert_to_numpy(variable.value))
+    return value.astype(np.float32) if value.dtype.name == "bfloat16" else value
+
+
+def _part(value: Array, part: slice | None) -> Array:
+    return value if part is None else value.reshape(-1)[part]
+
+
+def _same(optimizer: Any) -> Any:
+    """A new one, from the configuration."""
+    kind = type(optimizer)
+    try:
+        config = optimizer.get_config()
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            return kind(**config | {"inner_optimizer": _same(optimizer.inner_optimizer)})
+        if "learning_rate" in config and not isinstance(optimizer._learning_rate, keras.Variable):
+            # The schedule itself: one that is the user's own may be unknown to Keras by its name.
+            config["learning_rate"] = optimizer._learning_rate
+        own = kind.from_config(config)
+    except CannotDistribute:
+        raise
+    except Exception as error:
+        raise CannotDistribute(
+            f"a server can't make its own {kind.__name__}: {kind.__name__}.from_config(optimizer.get_config()) failed "
+            f"with {type(error).__name__}: {error}. Give the class a get_config that returns all arguments of its "
+            "__init__."
+        ) from error
+    _refuse_forgetful(optimizer, own)
+    return own
+
+
+def _refuse_forgetful(optimizer: Any, own: Any) -> None:
+    """A configuration that leaves out an argument would train with the argument's default."""
+    for name in inspect.signature(type(optimizer).__init__).parameters:
+        theirs, mine = vars(optimizer).get(name), vars(own).get(name)
+        if isinstance(theirs, bool | int | float) and theirs != mine:
+            kind = type(optimizer).__name__
+            raise CannotDistribute(
+                f"a server can't make its own {kind}: {kind}.get_config does not tell {name!r}, which is {theirs!r} "
+                f"here and {mine!r} in an optimizer that is made from it. Add it to get_config."
+            )
+
+
+def _levels(optimizer: Any) -> list[Any]:
+    """An optimizer and those that it wraps."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return [optimizer, *(getattr(optimizer, "optimizers", ()) if inner is None else (inner,))]
+
+
+def _exclude_alike(theirs: Any, mine: Any, held: Sequence[Held]) -> None:
+    """What is not decayed there is not decayed here."""
+    keys: set[Any] = getattr(theirs, "_exclude_from_weight_decay", set())
+    pattern = getattr(theirs, "_exclude_from_weight_decay_pattern", None)
+    excluded = [variable.own for variable in held if theirs._var_key(variable.model) in keys]
+    if excluded or pattern is not None:
+        mine.exclude_from_weight_decay(excluded, None if pattern is None else [pattern.pattern])
+
+
+def _states(optimizer: Any, own: Any, held: Sequence[Held]) -> Iterator[tuple[Any, Array]]:
+    """The new optimizer's variables, each with its part of the other's."""
+    if needs_of(optimizer) is Needs.TOGETHER:
+        yield from ((mine, _value(theirs)) for theirs, mine in _all_alike(optimizer, own))
+        return
+    places = [optimizer._get_variable_index(variable.model) for variable in held]
+    for name, mine in vars(own).items():
+        theirs = vars(optimizer)[name]
+        if isinstance(mine, keras.Variable):
+            yield mine, _value(theirs)
+        elif isinstance(mine, list) and name not in ("_variables", "_trainable_variables"):
+            for variable, place, slot in zip(held, places, mine, strict=False):
+                if isinstance(slot, keras.Variable):
+                    yield slot, _part(_value(theirs[place]), variable.part)
+
+
+def _all_alike(optimizer: Any, own: Any) -> list[tuple[Any, Any]]:
+    """The variables of two optimizers that were built on the same."""
+    if [tuple(v.shape) for v in optimizer.variables] != [tuple(v.shape) for v in own.variables]:
+        raise CannotDistribute(
+            f"a server can't take over the state of this {type(optimizer).__name__}: it was built on other variables "
+            "than those that are trained now. Compile the model again, with a new optimizer."
+        )
+    return list(zip(optimizer.variables, own.variables, strict=True))

@@ -1,0 +1,181 @@
+"""One shard on a parameter server: its tensors, what is added up beside them, and the optimizer that updates them.
+
+All arrays come and go flat, in the order of the shard's ranges, then of what is added; `specs` tells their types and
+sizes beforehand. The weights of bfloat16 parameters are numpy arrays of ml_dtypes's bfloat16, which
+`shoal.collectives.arrays` puts on the wire; gradients in half precision come as float32.
+
+Replicas of a shard that apply the same updates in the same order hold the same bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import keras
+import msgspec
+import numpy as np
+
+from shoal.collectives.arrays import ArraySpec, specs
+from shoal.errors import Diverged
+from shoal.hook.shard_engine import shard_engine
+from shoal.hook.shard_optimizer import hold, make_optimizer, needs_of
+from shoal.store.shards import Needs, Parameter, Shard
+from shoal.strategies.schema import Array
+
+
+class Added(msgspec.Struct, frozen=True):
+    """An array to which updates are added: a moving statistic, or a metric's variable, which resets with the epoch."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    resets: bool
+
+
+class Specs(NamedTuple):
+    """What a shard's arrays look like: those of `weights`, of `apply` and of `state`."""
+
+    weights: list[ArraySpec]
+    gradients: list[ArraySpec]
+    state: list[ArraySpec]
+
+
+def parameters_of(trainable: Sequence[Any], optimizer: Any) -> list[Parameter]:
+    """The variables as parameters, in their order. Where several have the same path, all but the first get a number."""
+    needs = needs_of(optimizer)
+    paths = {variable.path for variable in trainable}
+    parameters: dict[str, Parameter] = {}
+    for variable in trainable:
+        name, number = variable.path, 1
+        while name in parameters or (number > 1 and name in paths):
+            number += 1
+            name = f"{variable.path}_{number}"
+        # A constraint may look at the whole tensor, as a largest norm does.
+        whole = variable.constraint is not None and needs is Needs.SLICES
+        dtype = keras.backend.standardize_dtype(variable.dtype)
+        parameters[name] = Parameter(name, dtype, tuple(variable.shape), Needs.WHOLE if whole else needs)
+    return list(parameters.values())
+
+
+class ShardState:
+    """One shard's tensors and the optimizer that updates them, on the backend's own engine.
+
+    It starts from the model's weights, from its optimizer's state and from zeros for what is added. The model stays
+    as it is.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        parameters: Sequence[Parameter],
+        trainable: Sequence[Any],
+        optimizer: Any,
+        added: Sequence[Added] = (),
+        jit_compile: bool | None = None,  # as the model's; None: as Keras chooses where there is no GPU
+    ) -> None:
+        named = {p.name: (p, variable) for p, variable in zip(parameters, trainable, strict=True)}
+        held = [hold(range, *named[range.parameter]) for range in shard.ranges]
+        self._variables = [variable.own for variable in held]
+        self._optimizer = make_optimizer(optimizer, held)
+        self._engine = shard_engine(self._variables, self._optimizer, jit_compile)
+        rate = getattr(self._optimizer, "learning_rate", None)
+        self._rate = rate if isinstance(rate, keras.Variable) else None  # else a schedule's
+        self._added = tuple(added)
+        self._sums = [np.zeros(math.prod(a.shape), np.float64 if "float" in a.dtype else np.int64) for a in added]
+        self._epoch = -1  # of the last update
+        weights = specs(self.weights())
+        self.specs = Specs(weights, [_of_update(spec) for spec in weights], specs(self.state()))
+
+    @property
+    def learning_rate(self) -> float | None:
+        """That of the next update; None where a schedule tells it, and then it can't be set."""
+        return None if self._rate is None else float(self._engine.read(self._rate)[0])
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float | None) -> None:
+        if self._rate is not None and rate is not None:
+            value = np.full(1, rate, self._rate.dtype)
+            if value != self._engine.read(self._rate):
+                self._engine.write([self._rate], [value])
+
+    def apply(self, epoch: int, arrays: Sequence[Array]) -> None:
+        """One update: gradients, then what is added. Reads the arrays in place, and no longer when it returns.
+
+        The first update of an epoch resets what resets. To that, a late update of an epoch before adds nothing.
+        """
+        _check("an update", arrays, self.specs.gradients)
+        count = len(self._variables)
+        self._engine.update(arrays[:count])
+        for added, total, change in zip(self._added, self._sums, arrays[count:], strict=True):
+            if added.resets and epoch > self._epoch:
+                total[:] = 0
+            if not added.resets or epoch >= self._epoch:
+                total += change
+        self._epoch = max(epoch, self._epoch)
+
+    def weights(self) -> list[Array]:
+        """Weights and sums, where they lie if that is possible. Look at them before the next update, and let go of
+        them: while they are held, some backends update into new memory.
+        """
+        sums = (total.astype(added.dtype, copy=False) for added, total in zip(self._added, self._sums, strict=True))
+        return [*self._read(self._variables), *sums]
+
+    def set_weights(self, arrays: Sequence[Array]) -> None:
+        """Takes over what `weights` gave, and copies it. The optimizer's state stays."""
+        _check("weights", arrays, self.specs.weights)
+        count = len(self._variables)
+        self._engine.write(self._variables, arrays[:count])
+        self._sums = [value.astype(total.dtype) for total, value in zip(self._sums, arrays[count:], strict=True)]
+
+    def state(self) -> list[Array]:
+        """Everything that the next updates depend on. See `weights` for how long."""
+        epoch = np.full(1, self._epoch, np.int64)
+        return [*self._read(self._variables), *self._sums, *self._read(self._optimizer.variables), epoch]
+
+    def load(self, arrays: Sequence[Array]) -> None:
+        """Goes to where another replica stands, as its `state` told. Diverged if that is another shard's."""
+        _check("the state", arrays, self.specs.state)
+        first = len(self._variables)
+        second = first + len(self._sums)
+        self._engine.write([*self._variables, *self._optimizer.variables], [*arrays[:first], *arrays[second:-1]])
+        self._sums = [np.array(total) for total in arrays[first:second]]
+        self._epoch = int(arrays[-1][0])
+
+    def digest(self) -> int:
+        """A number of 63 bits that changes when any bit of the state does. As fast as reading it once."""
+        digest = hashlib.blake2b(digest_size=8)
+        for array in self.state():
+            data = array.view(np.uint8)
+            words = data[: data.size // 8 * 8].view(np.uint64)
+            digest.update(np.add.reduce(words, dtype=np.uint64).tobytes())
+            digest.update(np.bitwise_xor.reduce(words, dtype=np.uint64).tobytes())
+            digest.update(data[words.nbytes :].tobytes())
+        return int.from_bytes(digest.digest(), "little") >> 1
+
+    def finalize(self) -> None:
+        """After the last update: puts averages in the place of the weights, if the optimizer keeps some."""
+        self._engine.finalize()
+
+    def _read(self, variables: Sequence[Any]) -> list[Array]:
+        return [self._engine.read(variable) for variable in variables]
+
+
+def _of_update(weights: ArraySpec) -> ArraySpec:
+    """How gradients of such weights come, or what is added to such a sum."""
+    dtype = np.dtype(weights.dtype)
+    if dtype.kind in "iu":
+        return ArraySpec("<i8", weights.shape)
+    return ArraySpec("<f4", weights.shape) if dtype.itemsize == 2 else weights
+
+
+def _check(what: str, arrays: Sequence[Array], expected: Sequence[ArraySpec]) -> None:
+    given = specs(arrays)
+    if given == expected:
+        return
+    if len(given) != len(expected):
+        raise Diverged(f"{what} for this shard has {len(given)} arrays instead of {len(expected)}")
+    place = next(i for i, spec in enumerate(given) if spec != expected[i])
+    raise Diverged(f"array {place} of {what} for this shard is {given[place]} instead of {expected[place]}")

@@ -1,0 +1,311 @@
+"""A worker's part in one training with parameter servers: a thread that pulls and pushes while the worker computes.
+
+The thread owns the connections and the updates that are going on. The worker's own thread takes what is ready to be
+computed (`next`) and gives back gradients (`push`). With two updates granted at a time, the weights of the second
+arrive while the first is computed: that is what a staleness of one buys.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from shoal.cluster.member import Seat
+from shoal.store.batches import Batch
+from shoal.store.letters import (
+    FROM_DIRECTOR,
+    TO_DIRECTOR,
+    Close,
+    EpochOver,
+    Finish,
+    Grant,
+    Halt,
+    Next,
+    Open,
+    Placed,
+    Want,
+)
+from shoal.store.links import Heard, Linked, Links
+from shoal.store.messages import Lacking, Pulled, Push, Pushed, ShardMessage, Supply
+from shoal.store.placement import Placement
+from shoal.store.tensors import Array, ShardShapes, landing
+from shoal.store.update import Ask, Compute, Decision, Keep, Over, Update
+from shoal.wire.keys import RunKey
+from shoal.wire.messages import Message
+
+_LOOK_AGAIN = 1.0  # seconds
+_END = -1  # the place of the batch that stands for the end of an epoch: weights are pulled for it, nothing is pushed
+
+Weights = list[Sequence[Array]]  # of every shard
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An update to be computed: its batch, and the weights to compute it from."""
+
+    batch: Batch
+    weights: Weights
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """Every batch of the epoch is counted; these are the weights with all of them."""
+
+    epoch: int
+    weights: Weights
+
+
+@dataclass(slots=True)
+class _Slot:
+    """An update that is going on."""
+
+    update: Update
+    numbers: list[int]  # more than one if its lease ended and this worker was granted it again
+    weights: dict[int, Sequence[Array]] = field(default_factory=dict)
+    gradients: Sequence[Sequence[Array]] = ()
+
+
+class Client:
+    """One worker among the servers, from the beginning of a training to its end."""
+
+    def __init__(
+        self,
+        me: str,
+        call: int,
+        seat: Seat,
+        key: RunKey,
+        shapes: Sequence[ShardShapes],
+        initial: Weights,
+        ahead: int,
+    ) -> None:
+        """`initial`: for a server that has nothing to begin with. `ahead`: updates that go on at a time."""
+        self._me = me
+        self._call = call
+        self._seat = seat
+        self._shapes = shapes
+        self._newest = [(0, weights) for weights in initial]  # by shard: a version, and the weights then
+        self._ahead = ahead
+        self._placement: Placement | None = None
+        self._here = False
+        self._turn = 0
+        self._slots: dict[Batch, _Slot] = {}
+        self.facts = b""  # with which the training was opened
+        self._ended = -1  # the last epoch whose end was heard of
+        self.observed: Counter[int] = Counter()  # staleness -> how many updates of this worker had it
+        self._letters: deque[bytes] = deque()
+        self._todo: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()  # guards what follows
+        self._ready: deque[Work | EpochEnd] = deque()
+        self._over: BaseException | None = None
+        self._closing = False
+        self._links = Links(me, key, self._land)
+        self._thread = threading.Thread(target=self._run, name="shoal-store", daemon=True)
+        self._thread.start()
+        seat.read_with(self)
+
+    # The worker's thread ----------------------------------------------------------------------------
+
+    def next(self, waits: Callable[[str], None] = lambda for_what: None) -> Work | EpochEnd:
+        """What is to be done next. `waits` is told, when it takes long, what for. Raises what ended the run."""
+        since = time.monotonic()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ready or self._over is not None, _LOOK_AGAIN)
+                if self._over is not None:
+                    raise self._over
+                if self._ready:
+                    return self._ready.popleft()
+            if time.monotonic() - since > _LOOK_AGAIN:
+                waits(self._missing())
+
+    def push(self, batch: Batch, gradients: Sequence[Sequence[Array]], rate: float | None) -> None:
+        """The gradients of an update, by shard; they are sent in the background and must stay as they are."""
+
+        def computed() -> None:
+            slot = self._slots.get(batch)
+            if slot is not None:
+                slot.gradients = gradients
+                self._act(slot, slot.update.computed(rate))
+
+        self._do(computed)
+
+    def open(self, opened: Open) -> None:
+        """For the chief: the training begins."""
+        self._write(opened)
+
+    def halt(self, epoch: int) -> None:
+        """Let this epoch end with what is going on now."""
+        self._write(Halt(self._call, epoch))
+
+    def go_on(self, epoch: int, batches: int) -> None:
+        """For the chief: everybody is done with the epoch before this one."""
+        self._write(Next(self._call, epoch, batches))
+
+    def finish(self) -> None:
+        """For the chief: the training is over."""
+        self._write(Close(self._call))
+
+    def drained(self, seconds: float) -> bool:
+        """Wait until nothing is going on; asks for nothing more."""
+
+        def stop() -> None:
+            self._ahead = 0
+
+        self._do(stop)
+        until = time.monotonic() + seconds
+        while self._slots and time.monotonic() < until and self._over is None:
+            time.sleep(0.005)
+        return not self._slots
+
+    def close(self) -> None:
+        self._seat.read_with(None)
+        with self._changed:
+            self._closing = True
+        self._links.poke()
+        self._thread.join()
+        self._links.close()
+
+    def _do(self, what: Callable[[], None]) -> None:
+        self._todo.append(what)
+        self._links.poke()
+
+    def _write(self, message: Message) -> None:
+        self._seat.write(TO_DIRECTOR.encode(message))
+
+    def _missing(self) -> str:
+        placement = self._placement
+        if placement is None:
+            return "the servers to come"
+        if not self._here:
+            return "being let in"
+        if any(view.primary is None for view in placement.views):
+            return "a server to take the place of the lost ones"
+        if not self._slots:
+            return "its turn, so that no update is too stale, or for the end of the epoch"
+        return "answers of " + ", ".join(sorted({view.primary for view in placement.views if view.primary}))
+
+    # The seat's thread ------------------------------------------------------------------------------
+
+    def read(self, content: bytes) -> None:
+        self._letters.append(content)
+        self._links.poke()
+
+    def over(self, why: BaseException) -> None:
+        with self._changed:
+            self._over = self._over or why
+            self._changed.notify_all()
+        self._links.poke()
+
+    # The store's thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                for event in self._links.wait(_LOOK_AGAIN):
+                    match event:
+                        case Heard(peer, message, arrays) if isinstance(message, ShardMessage):
+                            self._hear(peer, message, arrays)
+                        case Linked(peer):
+                            for slot in list(self._slots.values()):
+                                self._act(slot, slot.update.reconnected(peer))
+                while self._letters:
+                    self._read(self._letters.popleft())
+                while self._todo:
+                    self._todo.popleft()()
+        except BaseException as error:
+            self.over(error)
+
+    def _land(self, peer: str, message: Message) -> Sequence[Array]:
+        known = isinstance(message, Pulled) and 0 <= message.shard < len(self._shapes)
+        return landing(self._shapes[message.shard].weights) if known else ()  # type: ignore[attr-defined]
+
+    def _read(self, content: bytes) -> None:
+        match FROM_DIRECTOR.decode(content):
+            case Placed(call, placement, workers, addresses, facts) if call == self._call:
+                self.facts = facts
+                self._take(placement, self._me in workers, addresses)
+            case Grant(call, _, batch, number, view) if call == self._call and self._here:
+                self._begin(batch, number, view)
+            case EpochOver(call, epoch) if call == self._call and epoch > self._ended:
+                self._ended = epoch
+                assert self._placement is not None
+                self._begin(Batch(epoch, _END), None, self._placement.number)
+
+    def _take(self, placement: Placement, here: bool, addresses: dict[str, str]) -> None:
+        self._placement = placement
+        primaries = {view.primary for view in placement.views if view.primary is not None}
+        self._links.dial({id: addresses[id] for id in sorted(primaries) if id in addresses})
+        if not here:
+            self._here = False
+            self._slots.clear()
+            self._seat.ready(self._call)  # it may come back
+            return
+        if not self._here:
+            self._here = True
+            for _ in range(self._ahead):
+                self._want()
+        for slot in list(self._slots.values()):
+            self._act(slot, slot.update.take_views(placement.views))
+
+    def _want(self) -> None:
+        self._write(Want(self._call, self._turn))
+        self._turn += 1
+
+    def _begin(self, batch: Batch, number: int | None, view: int) -> None:
+        numbers = [] if number is None else [number]
+        if batch in self._slots:
+            self._slots[batch].numbers += [n for n in numbers if n not in self._slots[batch].numbers]
+            return
+        slot = self._slots[batch] = _Slot(Update(batch, self._me, view, len(self._shapes)), numbers)
+        assert self._placement is not None
+        self._act(slot, slot.update.take_views(self._placement.views))
+
+    def _hear(self, peer: str, message: ShardMessage, arrays: Sequence[Array]) -> None:
+        match message:
+            case Pulled() | Pushed() if message.batch in self._slots:
+                slot = self._slots[message.batch]
+                self._act(slot, slot.update.handle(message), message, arrays)
+            case Lacking(shard, view):
+                version, weights = self._newest[shard]
+                self._links.post(peer, Supply(shard, view, version), weights)
+
+    def _act(
+        self,
+        slot: _Slot,
+        decisions: Sequence[Decision],
+        message: Pulled | Pushed | None = None,
+        arrays: Sequence[Array] = (),
+    ) -> None:
+        for decision in decisions:
+            match decision:
+                case Ask(server, asked):
+                    beside = slot.gradients[asked.shard] if isinstance(asked, Push) else ()
+                    self._links.post(server, asked, beside)
+                case Keep(shard):
+                    assert isinstance(message, Pulled)
+                    slot.weights[shard] = arrays
+                    self._newest[shard] = (message.version, arrays)
+                case Compute():
+                    self._offer(slot)
+                case Over(view, _, staleness):
+                    del self._slots[slot.update.batch]
+                    if staleness is not None:
+                        self.observed[staleness] += 1
+                    for number in slot.numbers:
+                        self._write(Finish(self._call, slot.update.batch, number, view, staleness))
+                        if self._ahead:
+                            self._want()
+
+    def _offer(self, slot: _Slot) -> None:
+        batch = slot.update.batch
+        weights = [slot.weights[shard] for shard in range(len(self._shapes))]
+        with self._changed:
+            if batch.place == _END:
+                del self._slots[batch]
+                self._ready.append(EpochEnd(batch.epoch, weights))
+            else:
+                self._ready.append(Work(batch, weights))
+            self._changed.notify_all()

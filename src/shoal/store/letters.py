@@ -1,0 +1,114 @@
+"""What workers and servers say to the director, and it to them. They travel as letters through the coordinator.
+
+chief   ──Open──▶ director ──Placed──▶ everybody         the shards' places, in every view
+server  ──Serve─▶ director                               my script has come to this training
+worker  ──Want──▶ director ──Grant──▶ worker             one update each
+worker  ──Finish▶ director ──EpochOver─▶ workers         when every batch is counted
+worker  ──Halt──▶ director                               deal no more of this epoch
+chief   ──Next──▶ director                               all have seen the end of an epoch
+chief   ──Close─▶ director ──Closed──▶ servers
+primary ──CaughtUp, Differs──▶ director
+
+All may be said twice: a coordinator that is started in the place of one that died hears the last of them again.
+"""
+
+from __future__ import annotations
+
+from shoal.store.batches import Batch
+from shoal.store.messages import CaughtUp, Differs
+from shoal.store.placement import Placement
+from shoal.wire.messages import Codec, Message
+
+
+class Open(Message, frozen=True):
+    """Chief -> director: a training begins with these shards, at the first of so many batches of this epoch."""
+
+    call: int  # of the script: which training
+    sizes: tuple[int, ...]  # of the shards, in bytes
+    epoch: int
+    batches: int
+    bound: int | None  # of the staleness
+    replicas: int
+    ahead: int  # updates that a worker may be at
+    facts: bytes = b""  # that a worker which comes late must know; the director does not open them
+
+
+class Serve(Message, frozen=True):
+    """Server -> director: my script has come to this call; I can hold shards of it."""
+
+    call: int
+
+
+class Want(Message, frozen=True):
+    """Worker -> director: I could begin one more update, my `turn`-th of this call, counted from 0."""
+
+    call: int
+    turn: int
+
+
+class Finish(Message, frozen=True):
+    """Worker -> director: every shard has acknowledged this update."""
+
+    call: int
+    batch: Batch
+    number: int
+    view: int
+    staleness: int | None
+
+
+class Halt(Message, frozen=True):
+    """Worker -> director: deal no more of this epoch."""
+
+    call: int
+    epoch: int
+
+
+class Next(Message, frozen=True):
+    """Chief -> director: all workers have seen the end of the epoch before this one."""
+
+    call: int
+    epoch: int
+    batches: int
+
+
+class Close(Message, frozen=True):
+    """Chief -> director: the training is over, and everybody has what they need of it."""
+
+    call: int
+
+
+class Placed(Message, frozen=True):
+    """Director -> everybody: who holds what from now on, who computes, and where the servers are."""
+
+    call: int
+    placement: Placement
+    workers: tuple[str, ...]
+    addresses: dict[str, str]  # of the servers
+    facts: bytes = b""  # as they were opened with
+
+
+class Grant(Message, frozen=True):
+    """Director -> worker: compute this batch, from weights of this view or a later one."""
+
+    call: int
+    turn: int
+    batch: Batch
+    number: int  # of the update, for the staleness clock
+    view: int
+
+
+class EpochOver(Message, frozen=True):
+    """Director -> workers: every batch of this epoch is counted."""
+
+    call: int
+    epoch: int
+
+
+class Closed(Message, frozen=True):
+    """Director -> servers: this training is over."""
+
+    call: int
+
+
+TO_DIRECTOR = Codec(Open, Serve, Want, Finish, Halt, Next, Close, CaughtUp, Differs)
+FROM_DIRECTOR = Codec(Placed, Grant, EpochOver, Closed)

@@ -1,0 +1,242 @@
+"""Connections to the other members of a store, by name: made in the background, made again when they break.
+
+Nothing here waits for a peer. What is posted to one that can't be reached is dropped: whoever needs an answer asks
+again when there is a connection, of which both sides are told (Linked).
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from shoal.clock import Deadline
+from shoal.errors import WireError
+from shoal.store.messages import CODEC, Hello
+from shoal.wire.connection import Connection, connect
+from shoal.wire.keys import RunKey
+from shoal.wire.listener import Listener
+from shoal.wire.messages import Message
+
+Array = np.ndarray[Any, Any]
+Landing = Callable[[str, Message], Sequence[Array]]  # peer, message -> arrays for what comes beside it
+
+_DIAL = 2.0  # seconds for one attempt
+_PAUSE = 0.02  # seconds between two
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """There is a connection to this peer, for the first time or again."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The connection to this peer is gone."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A message from a peer, with what came beside it."""
+
+    peer: str
+    message: Message
+    arrays: Sequence[Array]
+
+
+Event = Linked | Lost | Heard
+
+
+class Links:
+    """One member's connections. All but `poke` belongs to one thread."""
+
+    def __init__(self, me: str, key: RunKey, landing: Landing, listener: Listener | None = None) -> None:
+        self._me = me
+        self._key = key
+        self._landing = landing
+        self._listener = listener
+        self._peers: dict[str, Connection] = {}
+        self._landed: dict[int, Sequence[Array]] = {}  # by descriptor: where what is arriving goes
+        self._events: deque[Event] = deque()
+        self._wanted: dict[str, str] = {}  # peer -> address
+        self._dialling: dict[str, _Dial] = {}
+        self._selector = selectors.DefaultSelector()
+        self._poke = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._selector.register(self._poke, selectors.EVENT_READ, self._hear_poke)
+        if listener is not None:
+            self._selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def dial(self, peers: Mapping[str, str]) -> None:
+        """Have connections to these peers, at these addresses; leave those that are not named any more alone."""
+        self._wanted = dict(peers)
+        self._dial_missing()
+
+    def post(self, peer: str, message: Message, arrays: Sequence[Array] = ()) -> None:
+        """Send it, as soon as there is room. The arrays must stay as they are."""
+        connection = self._peers.get(peer)
+        if connection is None:
+            return
+        try:
+            connection.post(message, [_bytes(array) for array in arrays if array.size])
+            self._heed_room(connection)
+        except WireError:
+            self._lose(peer)
+
+    def wait(self, seconds: float) -> list[Event]:
+        """What has happened, at once if something has; else what happens within so many seconds, if anything."""
+        for ready, _ in self._selector.select(0.0 if self._events else seconds):
+            ready.data()
+        self._take_dialled()
+        events, self._events = list(self._events), deque()
+        return events
+
+    def poke(self) -> None:
+        """End a wait. Any thread may."""
+        os.eventfd_write(self._poke, 1)
+
+    def close(self) -> None:
+        """Hang up on everybody; not on who dials just now."""
+        if self._listener is not None:
+            self._selector.unregister(self._listener)
+        for connection in self._peers.values():
+            connection.close()
+        for dial in self._dialling.values():
+            dial.forget()
+        self._peers.clear()
+        self._selector.close()
+        os.close(self._poke)
+
+    # Connections ------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        for connection in self._listener.poll_accept(CODEC):
+            self._selector.register(connection, selectors.EVENT_READ, partial(self._greet, connection))
+
+    def _greet(self, connection: Connection) -> None:
+        """The first word of one who has dialled is its name."""
+        try:
+            message = connection.try_receive()
+        except WireError:
+            self._selector.unregister(connection)
+            connection.close()
+            return
+        if isinstance(message, Hello):
+            self._selector.unregister(connection)
+            self._add(message.member, connection)
+
+    def _add(self, peer: str, connection: Connection) -> None:
+        if peer in self._peers:
+            self._lose(peer)
+        connection.peer = peer
+        self._peers[peer] = connection
+        self._selector.register(connection, selectors.EVENT_READ, partial(self._hear, peer))
+        self._events.append(Linked(peer))
+        if connection.buffered:
+            self._hear(peer)
+
+    def _hear(self, peer: str) -> None:
+        connection = self._peers.get(peer)
+        if connection is None:
+            return
+        fd = connection.fileno()
+
+        def place(message: Message) -> list[memoryview]:
+            arrays = self._landed[fd] = self._landing(peer, message)
+            return [_bytes(array) for array in arrays if array.size]
+
+        try:
+            connection.flush()
+            self._heed_room(connection)
+            while (message := connection.try_receive(place)) is not None:
+                self._events.append(Heard(peer, message, self._landed.pop(fd, ())))
+        except WireError:
+            self._lose(peer)
+
+    def _lose(self, peer: str) -> None:
+        connection = self._peers.pop(peer)
+        self._landed.pop(connection.fileno(), None)
+        self._selector.unregister(connection)
+        connection.close()
+        self._events.append(Lost(peer))
+        self._dial_missing()
+
+    def _heed_room(self, connection: Connection) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.pending else 0)
+        registered = self._selector.get_key(connection)
+        if registered.events != events:
+            self._selector.modify(connection, events, registered.data)
+
+    # Dialling ---------------------------------------------------------------------------------------
+
+    def _dial_missing(self) -> None:
+        for peer, address in self._wanted.items():
+            if peer not in self._peers and peer not in self._dialling:
+                self._dialling[peer] = _Dial(self._me, peer, address, self._key, self.poke)
+
+    def _take_dialled(self) -> None:
+        for peer, dial in list(self._dialling.items()):
+            if dial.over or self._wanted.get(peer) != dial.address:
+                del self._dialling[peer]
+                if dial.connection is not None and self._wanted.get(peer) == dial.address:
+                    self._add(peer, dial.connection)
+                else:
+                    dial.forget()
+
+    def _hear_poke(self) -> None:
+        os.eventfd_read(self._poke)
+
+
+def _bytes(array: Array) -> memoryview:
+    """Not every type of a number has a buffer that Python knows: bfloat16 has none."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+class _Dial:
+    """One connection in the making, tried again until it is there or nobody wants it any more."""
+
+    def __init__(self, me: str, peer: str, address: str, key: RunKey, on_over: Callable[[], None]) -> None:
+        self.address = address
+        self.connection: Connection | None = None
+        self.over = False
+        self._forgotten = False
+        self._lock = threading.Lock()
+        threading.Thread(target=self._try, args=(me, peer, key, on_over), name="shoal-dial", daemon=True).start()
+
+    def forget(self) -> None:
+        with self._lock:
+            self._forgotten = True
+            if self.connection is not None:
+                self.connection.close()
+
+    def _try(self, me: str, peer: str, key: RunKey, on_over: Callable[[], None]) -> None:
+        while not self.is_forgotten():
+            try:
+                connection = connect(self.address, key, CODEC, Deadline.after(_DIAL))
+                connection.send(Hello(me), deadline=Deadline.after(_DIAL))
+            except WireError:
+                time.sleep(_PAUSE)
+                continue
+            with self._lock:
+                self.connection, self.over = connection, True
+                if self.is_forgotten():
+                    connection.close()
+                else:
+                    on_over()
+            return
+
+    def is_forgotten(self) -> bool:
+        """Nobody wants it any more."""
+        return self._forgotten

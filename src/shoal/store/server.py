@@ -1,0 +1,224 @@
+"""A server's part in one training: a loop around its replicas' decisions.
+
+One thread does everything. While a shard is updated nothing else happens on this server: what arrives waits in the
+sockets. Servers on other cores go on meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from shoal.cluster.member import Seat
+from shoal.store.ledger import Ledger
+from shoal.store.letters import FROM_DIRECTOR, TO_DIRECTOR, Closed, Placed, Serve
+from shoal.store.links import Heard, Linked, Links, Lost
+from shoal.store.messages import (
+    Lacking,
+    Order,
+    Pull,
+    Pulled,
+    Push,
+    ShardMessage,
+    Supply,
+    Transfer,
+)
+from shoal.store.replica import Apply, Decision, Digest, Drop, Give, GoBack, Load, Replica, Report, Tell
+from shoal.store.tensors import Array, ShardShapes, Tensors, landing
+from shoal.wire.keys import RunKey
+from shoal.wire.listener import Listener
+from shoal.wire.messages import Message
+
+_LOOK_AGAIN = 1.0  # seconds
+
+
+class Server:
+    """One server, from the moment that its script has come to a training until that is over."""
+
+    def __init__(
+        self,
+        me: str,
+        call: int,
+        seat: Seat,
+        listener: Listener,
+        key: RunKey,
+        shapes: Sequence[ShardShapes],
+        make: Callable[[int], Tensors],
+        scales: bool = False,
+    ) -> None:
+        """`make` makes a shard's tensors from the script's model. `scales`: stale updates count less."""
+        self._me = me
+        self._call = call
+        self._seat = seat
+        self._shapes = shapes
+        self._make = make
+        self._scales = scales
+        self._replicas = [Replica(shard, me) for shard in range(len(shapes))]
+        self._tensors: dict[int, Tensors] = {}
+        self._lacking: dict[int, _Lack] = {}
+        self._letters: deque[bytes] = deque()
+        self._over: BaseException | None = None
+        self._closed = False
+        self._links = Links(me, key, self._land, listener)
+        self.applied = 0  # updates, of all shards
+        seat.read_with(self)
+
+    def serve(self, say: Callable[[str, int], None] = lambda doing, step: None) -> None:
+        """Until the training is over; raises what ended the run, if that comes first."""
+        self._seat.write(TO_DIRECTOR.encode(Serve(self._call)))
+        say("serving", 0)
+        while not self._closed:
+            before = self.applied
+            for event in self._links.wait(_LOOK_AGAIN):
+                match event:
+                    case Heard(peer, message, arrays):
+                        self._hear(peer, message, arrays)
+                    case Linked(peer):
+                        for replica in self._replicas:
+                            self._perform(replica, replica.reconnected(peer))
+                    case Lost(peer):
+                        for lack in self._lacking.values():
+                            self._ask_another(lack, peer)
+            self._read_letters()
+            if self.applied != before:
+                say("serving", self.applied)
+
+    def close(self) -> None:
+        self._seat.read_with(None)
+        self._links.close()
+
+    # The seat's thread ------------------------------------------------------------------------------
+
+    def read(self, content: bytes) -> None:
+        self._letters.append(content)
+        self._links.poke()
+
+    def over(self, why: BaseException) -> None:
+        self._over = why
+        self._links.poke()
+
+    # What comes in ----------------------------------------------------------------------------------
+
+    def _read_letters(self) -> None:
+        if self._over is not None:
+            raise self._over
+        while self._letters:
+            match FROM_DIRECTOR.decode(self._letters.popleft()):
+                case Placed(call, placement, _, addresses) if call == self._call:
+                    # One of two dials: the one that came later.
+                    older = addresses if self._me not in addresses else _before(self._me, addresses)
+                    self._links.dial({id: addresses[id] for id in older})
+                    for view in placement.views:
+                        replica = self._replicas[view.shard]
+                        if view.number > replica.view:
+                            self._lacking.pop(view.shard, None)  # what waits there was said in an older view
+                        self._perform(replica, replica.take_view(view))
+                case Closed(call) if call == self._call:
+                    self._closed = True
+
+    def _land(self, peer: str, message: Message) -> Sequence[Array]:
+        """Memory for what comes beside a message; none for what should bring nothing."""
+        if not isinstance(message, ShardMessage) or not 0 <= message.shard < len(self._shapes):
+            return ()
+        shapes = self._shapes[message.shard]
+        match message:
+            case Push() | Order():
+                return landing(shapes.gradients)
+            case Supply():
+                return landing(shapes.weights)
+            case Transfer():
+                return landing(self._of(message.shard).state_shapes())
+            case _:
+                return ()
+
+    def _hear(self, peer: str, message: Message, arrays: Sequence[Array]) -> None:
+        if not isinstance(message, ShardMessage) or not 0 <= message.shard < len(self._shapes):
+            return  # nobody who means well says that
+        lack = self._lacking.get(message.shard)
+        if lack is None:
+            replica = self._replicas[message.shard]
+            self._perform(replica, replica.handle(peer, message, arrays))
+        elif isinstance(message, Supply):
+            if message.view == lack.view:
+                self._supply(message, arrays)
+        else:
+            lack.waiting.append((peer, message, arrays))
+            if lack.asked is None and isinstance(message, Pull):
+                self._ask(lack, peer)
+
+    # A shard that nobody has ------------------------------------------------------------------------
+
+    def _ask(self, lack: _Lack, peer: str) -> None:
+        lack.asked = peer
+        self._links.post(peer, Lacking(lack.shard, lack.view))
+
+    def _ask_another(self, lack: _Lack, lost: str) -> None:
+        if lack.asked == lost:
+            lack.asked = None
+            for peer, message, _ in lack.waiting:
+                if isinstance(message, Pull) and peer != lost:
+                    self._ask(lack, peer)
+                    return
+
+    def _supply(self, supply: Supply, arrays: Sequence[Array]) -> None:
+        lack = self._lacking.pop(supply.shard)
+        self._of(supply.shard).set_weights(arrays)
+        replica = self._replicas[supply.shard]
+        self._perform(replica, replica.restored(supply.version, Ledger()))
+        for peer, message, beside in lack.waiting:
+            self._hear(peer, message, beside)
+
+    # What a replica decides -------------------------------------------------------------------------
+
+    def _perform(self, replica: Replica, decisions: Sequence[Decision]) -> None:
+        for decision in decisions:
+            self._act(replica, decision)
+
+    def _act(self, replica: Replica, decision: Decision) -> None:
+        match decision:
+            case Tell(to, message, beside):
+                self._links.post(to, message, beside if isinstance(beside, list) else ())
+            case Give(to, message):
+                given = self._of(message.shard).weights() if isinstance(message, Pulled) else self._state(message.shard)
+                self._links.post(to, message, [np.array(array) for array in given])  # the next update changes them
+            case Report(message):
+                self._seat.write(TO_DIRECTOR.encode(message))
+            case Apply(_, update, staleness, gradients):
+                assert isinstance(gradients, list)
+                scale = 1.0 / (1 + staleness) if self._scales else 1.0
+                self._of(replica.shard).apply(update.batch.epoch, gradients, update.rate, scale)
+                self.applied += 1
+            case Load(_, state):
+                assert isinstance(state, list)
+                self._of(replica.shard).load(state)
+            case Digest(point):
+                self._perform(replica, replica.digested(point, self._of(replica.shard).digest()))
+            case GoBack():
+                self._lacking[replica.shard] = _Lack(replica.shard, replica.view)
+            case Drop():
+                self._tensors.pop(replica.shard, None)
+
+    def _state(self, shard: int) -> Sequence[Array]:
+        return self._of(shard).state()
+
+    def _of(self, shard: int) -> Tensors:
+        if shard not in self._tensors:
+            self._tensors[shard] = self._make(shard)
+        return self._tensors[shard]
+
+
+class _Lack:
+    """A shard whose state has to come from a worker, and what waits for that."""
+
+    def __init__(self, shard: int, view: int) -> None:
+        self.shard = shard
+        self.view = view
+        self.asked: str | None = None
+        self.waiting: list[tuple[str, ShardMessage, Sequence[Array]]] = []
+
+
+def _before(me: str, addresses: dict[str, str]) -> list[str]:
+    ids = list(addresses)
+    return ids[: ids.index(me)]

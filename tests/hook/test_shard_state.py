@@ -1,0 +1,104 @@
+"""What a parameter server does with a shard: next to the whole model on the same backend, the outside witness."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from .runs import BACKENDS, Trainings, succeeded
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def told(trainings: Trainings, request: pytest.FixtureRequest) -> Any:
+    """What the script found out, on each backend."""
+    out = trainings.folder / f"{request.param}.json"
+    succeeded(trainings.plain(request.param, "shard_state.py", out))
+    return {"backend": request.param, **json.loads(out.read_text())}
+
+
+def test_shards_hold_the_bits_of_the_whole_model_whatever_the_optimizer(told: Any) -> None:
+    found = told["same bits"]
+    if told["backend"] == "tensorflow":
+        # Its graph optimizer multiplies Muon's constant factors in another order where a graph has fewer variables.
+        assert max(largest for _, largest in found.pop("muon")) < 1e-6
+    assert len(found) >= 15
+    assert {name: counts for name, counts in found.items() if any(count for count, _ in counts)} == {}
+
+
+def test_half_precision_travels_as_it_is_and_its_gradients_in_single(told: Any) -> None:
+    found = told["half precision"]
+    assert found["weights"].startswith("bfloat16")
+    assert found["gradients"].startswith("float32")
+    assert found["differing"] == 0
+    assert found["carried"]
+
+
+def test_a_replica_that_takes_over_a_state_goes_on_with_the_same_bits(told: Any) -> None:
+    assert told["replicas"] == {"apart": True, "together": True, "same after": True, "63 bits": True}
+
+
+def test_the_digest_sees_every_array_of_the_state(told: Any) -> None:
+    assert told["flipped"]["digests"] == told["flipped"]["arrays"] + 1
+
+
+def test_new_weights_leave_the_optimizer_as_it_is(told: Any) -> None:
+    assert told["set weights"] == {"weights": True, "sums": True, "optimizer stays": True, "goes on": True}
+
+
+def test_metrics_reset_with_the_epoch_and_statistics_do_not(told: Any) -> None:
+    # Of the epochs 0, 0, 1, 0 (late), 1 and 3: metrics, then a statistic.
+    assert [(total, count) for total, count, _ in told["resets"]] == [
+        (0.5, 2),
+        (1.0, 4),
+        (0.5, 2),
+        (0.5, 2),
+        (1.0, 4),
+        (0.5, 2),
+    ]
+    assert [statistic for _, _, statistic in told["resets"]] == [0.25, 0.5, 0.75, 1.0, 1.25, 1.5]
+
+
+def test_a_learning_rate_is_used_from_the_next_update_on_unless_a_schedule_tells_it(told: Any) -> None:
+    assert told["learning rates"] == {
+        "first weight": -0.75,
+        "told": 0.25,
+        "scheduled weight": -0.5,
+        "scheduled told": None,
+    }
+
+
+def test_the_model_and_its_optimizer_stay_as_they_are(told: Any) -> None:
+    assert told["model stays"] == {"same": True, "optimizer unbuilt": True}
+
+
+def test_parameters_have_names_of_their_own(told: Any) -> None:
+    assert told["names"] == ["w", "w_3", "w_2"]
+
+
+def test_what_an_optimizer_must_see_at_once_is_known_or_everything(told: Any) -> None:
+    found = told["needs"]
+    whole = {"lamb", "muon", "adafactor", "clipnorm"}
+    together = {"global_clipnorm", "loss scale", "own"}
+    assert {name for name, need in found.items() if need == "whole"} == whole
+    assert {name for name, need in found.items() if need == "together"} == together
+    assert {need for name, need in found.items() if name not in whole | together} == {"slices"}
+    assert told["constrained"] == "whole"
+
+
+EXPECTED = {
+    "unspeakable": r"CannotDistribute: a server can't make its own Unspeakable: .* missing .*'teacher'.*get_config",
+    "forgetful": r"CannotDistribute: .* Forgetful.get_config does not tell 'strength', which is 2.0 here and 1.0",
+    "other count": r"Diverged: the state for this shard has 3 arrays instead of 4",
+    "other shape": r"Diverged: array 0 of the state for this shard is float32\[9\] instead of float32\[8\]",
+    "other type": r"Diverged: array 0 of an update for this shard is float64\[8\] instead of float32\[8\]",
+    "untouched": "True",
+}
+
+
+def test_what_can_not_be_right_is_refused_by_name(told: Any) -> None:
+    assert told["refusals"].keys() == EXPECTED.keys()
+    for name, pattern in EXPECTED.items():
+        assert re.search(pattern, told["refusals"][name]), told["refusals"][name]

@@ -1,0 +1,379 @@
+"""What a parameter server does with a shard, next to the whole model on the same backend: `shard_state.py OUT.json`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers, optimizers
+
+from shoal.collectives.arrays import view
+from shoal.errors import ShoalError
+from shoal.hook.engines import engine_for
+from shoal.hook.shard_optimizer import needs_of
+from shoal.hook.shard_state import Added, ShardState, parameters_of
+from shoal.store.shards import cut
+
+Arrays = list[np.ndarray]
+
+
+class Own(optimizers.SGD):  # type: ignore[misc]
+    """A user's own optimizer."""
+
+
+class Unspeakable(optimizers.SGD):  # type: ignore[misc]
+    """Its configuration is not enough to make another."""
+
+    def __init__(self, teacher: Any, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.teacher = teacher
+
+
+class Forgetful(optimizers.SGD):  # type: ignore[misc]
+    """Its configuration leaves an argument out."""
+
+    def __init__(self, learning_rate: float = 0.5, strength: float = 1.0, **settings: Any) -> None:
+        super().__init__(learning_rate=learning_rate, **settings)
+        self.strength = strength
+
+
+class Halving(optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+    """A user's own schedule, which Keras could not find by its name."""
+
+    def __call__(self, step: Any) -> Any:
+        return 0.1 * keras.ops.power(0.5, keras.ops.cast(step, "float32"))
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+
+def make_model(optimizer: Any, constraint: Any = None) -> Any:
+    """One kernel that is large enough to be cut, and two variables that are not; of sizes that no vector divides."""
+    model = keras.Sequential(
+        [
+            layers.Input((300,)),
+            layers.Dense(131, kernel_initializer="zeros", name="wide"),
+            layers.Dense(7, use_bias=False, kernel_initializer="zeros", kernel_constraint=constraint, name="narrow"),
+        ]
+    )
+    rng = np.random.default_rng(4)
+    model.set_weights([rng.normal(0, 0.1, array.shape) for array in model.get_weights()])
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def aligned(values: np.ndarray) -> np.ndarray:
+    """A copy that every backend may read in place."""
+    memory = np.empty(values.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    copy = memory[start : start + values.nbytes].view(values.dtype)
+    copy[:] = values
+    return copy
+
+
+def misaligned(values: np.ndarray) -> np.ndarray:
+    """A copy that none may, and that is read-only."""
+    memory = np.empty(values.nbytes + 68, np.uint8)
+    start = -memory.ctypes.data % 64 + 4
+    copy = memory[start : start + values.nbytes].view(values.dtype)
+    copy[:] = values
+    copy.flags.writeable = False
+    return copy
+
+
+class Beside:
+    """The whole model on its engine, and the same model in shards."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.trainable = model.trainable_variables
+        self.parameters = parameters_of(self.trainable, model.optimizer)
+        self.shards = cut(self.parameters, 2)
+        self.states = self.shard()
+        self._rng = np.random.default_rng(5)
+        model.optimizer.build(self.trainable)
+        self._engine = engine_for(model)
+        self._engine.begin(0)
+        self._engine.trace((np.zeros((2, 300), np.float32), np.zeros(2, np.int64)))
+
+    def shard(self) -> list[ShardState]:
+        """Shards of the model as it is now."""
+        return [ShardState(shard, self.parameters, self.trainable, self.model.optimizer) for shard in self.shards]
+
+    def update(self, times: int) -> None:
+        for time in range(times):
+            scale = 10.0 ** -self._rng.integers(4)
+            gradients = {p.name: (self._rng.normal(size=p.size) * scale).astype("float32") for p in self.parameters}
+            place = misaligned if time % 2 else aligned
+            for shard, state in zip(self.shards, self.states, strict=True):
+                state.apply(0, [place(gradients[r.parameter][r.start : r.stop]) for r in shard.ranges])
+            self._engine.apply([aligned(gradient) for gradient in gradients.values()], [])
+            self._engine.settle()
+
+    def differing(self) -> tuple[int, float]:
+        """How many weights have other bits, and by how much they differ at most."""
+        whole = dict(zip((p.name for p in self.parameters), map(self._engine.read, self.trainable), strict=True))
+        count, largest = 0, 0.0
+        for shard, state in zip(self.shards, self.states, strict=True):
+            for range, weights in zip(shard.ranges, state.weights(), strict=True):
+                expected = whole[range.parameter].reshape(-1)[range.start : range.stop].astype(weights.dtype)
+                count += int(np.sum(expected.view(np.uint8) != weights.view(np.uint8)))
+                largest = max(largest, float(np.abs(expected - weights).max()))
+        return count, largest
+
+
+def decaying() -> Any:
+    """Leaves out variables by name and one by itself."""
+    model = make_model(optimizers.AdamW(1e-2, weight_decay=0.1))
+    model.optimizer.exclude_from_weight_decay([model.get_layer("narrow").kernel], ["bias"])
+    return model
+
+
+def decaying_by_layer() -> Any:
+    """On TensorFlow, a variable's name for this is its path."""
+    model = make_model(optimizers.AdamW(1e-2, weight_decay=0.1))
+    model.optimizer.exclude_from_weight_decay(var_names=["wide"])
+    return model
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "nesterov, own schedule": lambda: optimizers.SGD(Halving(), momentum=0.9, nesterov=True),
+    "adam": lambda: optimizers.Adam(1e-2),
+    "rmsprop": lambda: optimizers.RMSprop(1e-2),
+    "adagrad": lambda: optimizers.Adagrad(1e-2),
+    "ftrl": lambda: optimizers.Ftrl(1e-2, l1_regularization_strength=0.01),
+    "lion": lambda: optimizers.Lion(1e-2),
+    "clipvalue, cosine": lambda: optimizers.Adam(optimizers.schedules.CosineDecay(1e-2, 10), clipvalue=0.5),
+    "ema": lambda: optimizers.Adam(1e-2, use_ema=True),
+    "lamb": lambda: optimizers.Lamb(1e-2),
+    "muon": lambda: optimizers.Muon(1e-2),
+    "adafactor": lambda: optimizers.Adafactor(1e-2),
+    "clipnorm": lambda: optimizers.Adam(1e-2, clipnorm=0.5),
+    "global_clipnorm": lambda: optimizers.Adam(1e-2, global_clipnorm=0.5),
+    "loss scale": lambda: optimizers.LossScaleOptimizer(optimizers.SGD(0.1)),
+}
+MODELS: dict[str, Callable[[], Any]] = {
+    **{name: (lambda make=make: make_model(make())) for name, make in OPTIMIZERS.items()},
+    "momentum, constraint": lambda: make_model(optimizers.SGD(0.1, momentum=0.9), keras.constraints.MaxNorm(0.5)),
+    "decay": decaying,
+}
+if keras.backend.backend() == "tensorflow":
+    MODELS["decay by layer"] = decaying_by_layer
+HANDED_ON = ("ema", "adafactor", "loss scale")  # trained with before
+
+
+def same_bits() -> Iterator[tuple[str, list[tuple[int, float]]]]:
+    """For each optimizer, what differs: after updates, and after more by shards of the trained model."""
+    for name, make in MODELS.items():
+        beside = Beside(make())
+        beside.update(3)
+        counts = [beside.differing()]
+        if name in HANDED_ON:
+            beside.states = beside.shard()
+            beside.update(1)
+            counts.append(beside.differing())
+        if name == "ema":
+            for state in beside.states:
+                state.finalize()
+            beside.model.optimizer.finalize_variable_values(beside.trainable)
+            counts.append(beside.differing())
+            beside.states[0].apply(0, [np.zeros(s.shape, s.dtype) for s in beside.states[0].specs.gradients])
+        yield name, counts
+
+
+def half_precision() -> dict[str, Any]:
+    keras.config.set_dtype_policy("bfloat16")
+    beside = Beside(make_model(optimizers.Adam(1e-2)))
+    keras.config.set_dtype_policy("float32")
+    beside.update(2)
+    state = beside.states[0]
+    weights = state.weights()
+    before = [bytes(view(array)) for array in weights]
+    state.set_weights([np.array(array) for array in weights])
+    return {
+        "differing": beside.differing()[0],
+        "weights": str(state.specs.weights[0]),
+        "gradients": str(state.specs.gradients[0]),
+        "carried": [bytes(view(array)) for array in state.weights()] == before,
+    }
+
+
+METRIC = Added("total", "float32", (), True)
+COUNTS = Added("confusion", "int32", (2, 2), True)
+STATISTIC = Added("moving_mean", "float32", (2,), False)
+
+
+class Small:
+    """One variable of eight weights, in one shard, and what is added beside it."""
+
+    def __init__(self, optimizer: Any, added: Sequence[Added] = ()) -> None:
+        self.variable = keras.Variable(np.arange(8.0, dtype=np.float32), name="small")
+        parameters = parameters_of([self.variable], optimizer)
+        self.state = ShardState(cut(parameters, 1)[0], parameters, [self.variable], optimizer, added)
+
+    def push(self, gradient: float, epoch: int = 0, *added: Any) -> None:
+        specs = self.state.specs.gradients[1:]
+        sums = [np.full(spec.shape, value, spec.dtype) for spec, value in zip(specs, added, strict=True)]
+        self.state.apply(epoch, [np.full(8, gradient, np.float32), *sums])
+
+    def weights(self) -> Arrays:
+        return [np.array(array) for array in self.state.weights()]
+
+    def everything(self) -> Arrays:
+        return [np.array(array) for array in self.state.state()]
+
+
+def same(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
+    return [bytes(view(array)) for array in some] == [bytes(view(array)) for array in others]
+
+
+def replicas() -> dict[str, bool]:
+    """A replica that takes over a state, and goes on."""
+    one = Small(optimizers.Adam(0.1, use_ema=True), [METRIC, STATISTIC])
+    for number in range(3):
+        one.push(0.3, number, 0.1 * number, 0.7)
+    one.state.learning_rate = 0.01
+    other = Small(optimizers.Adam(0.1, use_ema=True), [METRIC, STATISTIC])
+    other.push(-1.0, 7, 5.0, 5.0)
+    apart = one.state.digest() != other.state.digest()
+    other.state.load(one.everything())
+    together = one.state.digest() == other.state.digest()
+    for small in (one, other):
+        small.push(0.2, 2, 0.3, 0.1)
+        small.push(0.1, 3, 0.3, 0.1)
+    digests = one.state.digest(), other.state.digest()
+    return {
+        "apart": apart,
+        "together": together,
+        "same after": same(one.everything(), other.everything()) and digests[0] == digests[1],
+        "63 bits": all(0 <= digest < 2**63 for digest in digests),
+    }
+
+
+def flipped() -> dict[str, int]:
+    """How many digests there are when one bit is flipped in each array of a state, and when none is."""
+    small = Small(optimizers.SGD(0.1, momentum=0.9), [METRIC])
+    small.push(0.3, 0, 0.1)
+    saved = small.everything()
+    digests = {small.state.digest()}
+    for place in range(len(saved)):
+        arrays = [array.copy() for array in saved]
+        arrays[place].view(np.uint8)[0] ^= 1
+        small.state.load(arrays)
+        digests.add(small.state.digest())
+    return {"arrays": len(saved), "digests": len(digests)}
+
+
+def set_weights() -> dict[str, bool]:
+    small = Small(optimizers.SGD(0.5, momentum=0.5), [STATISTIC])
+    small.push(1.0, 0, 1.0)
+    saved = small.everything()
+    given = [np.full(8, 3.0, np.float32), np.full(2, 4.0, np.float32)]
+    small.state.set_weights(given)
+    given[0][:] = 0
+    after = small.everything()
+    small.push(0.0, 0, 1.0)
+    return {
+        "weights": bool(np.all(after[0] == 3.0)),
+        "sums": bool(np.all(after[1] == 4.0)),
+        "optimizer stays": same(saved[2:], after[2:]),
+        "goes on": bool(np.all(small.weights()[0] == 2.75) and np.all(small.weights()[1] == 5.0)),
+    }
+
+
+def resets() -> list[tuple[float, int, float]]:
+    """The sums after updates of these epochs: the fourth is late."""
+    small = Small(optimizers.SGD(0.5), [METRIC, COUNTS, STATISTIC])
+    seen = []
+    for epoch in (0, 0, 1, 0, 1, 3):
+        small.push(0.0, epoch, 0.5, 2, 0.25)
+        _, total, counts, statistic = small.weights()
+        seen.append((float(total[0]), int(counts[3]), float(statistic[1])))
+    return seen
+
+
+def learning_rates() -> dict[str, Any]:
+    small = Small(Own(0.5))
+    small.push(1.0)
+    small.state.learning_rate = 0.25
+    small.state.learning_rate = None  # says nothing
+    small.push(1.0)
+    scheduled = Small(optimizers.SGD(optimizers.schedules.PiecewiseConstantDecay([100], [0.5, 0.25])))
+    scheduled.state.learning_rate = 0.25
+    scheduled.push(1.0)
+    return {
+        "first weight": float(small.weights()[0][0]),
+        "told": small.state.learning_rate,
+        "scheduled weight": float(scheduled.weights()[0][0]),
+        "scheduled told": scheduled.state.learning_rate,
+    }
+
+
+def model_stays() -> dict[str, bool]:
+    model = make_model(optimizers.Adam(1e-2))
+    before = [np.array(keras.ops.convert_to_numpy(variable)) for variable in model.variables]
+    parameters = parameters_of(model.trainable_variables, model.optimizer)
+    state = ShardState(cut(parameters, 1)[0], parameters, model.trainable_variables, model.optimizer)
+    state.apply(0, [np.ones(spec.shape, spec.dtype) for spec in state.specs.gradients])
+    after = [np.array(keras.ops.convert_to_numpy(variable)) for variable in model.variables]
+    return {"same": same(before, after), "optimizer unbuilt": not model.optimizer.built}
+
+
+def names() -> list[str]:
+    one, two, other = (keras.Variable(np.zeros(2, np.float32), name=name) for name in ("w", "w", "w_2"))
+    return [parameter.name for parameter in parameters_of([one, two, other], optimizers.SGD(0.1))]
+
+
+def needs() -> dict[str, str]:
+    kinds = ("SGD", "Adam", "AdamW", "Nadam", "Adagrad", "Adadelta", "RMSprop", "Adamax", "Ftrl", "Lion")
+    found = {kind: needs_of(getattr(optimizers, kind)()) for kind in kinds}
+    found |= {name: needs_of(make()) for name, make in OPTIMIZERS.items()}
+    return {**found, "own": needs_of(Own(0.1))}
+
+
+def constrained() -> str:
+    variable = keras.Variable(np.zeros((200, 200), np.float32), name="kernel")
+    variable.constraint = keras.constraints.UnitNorm()
+    return str(parameters_of([variable], optimizers.SGD(0.1))[0].needs)
+
+
+def refusal(act: Callable[[], Any]) -> str:
+    try:
+        act()
+    except ShoalError as error:
+        return f"{type(error).__name__}: {error}"
+    return "none"
+
+
+def refusals() -> dict[str, str]:
+    small = Small(optimizers.SGD(0.1))
+    return {
+        "unspeakable": refusal(lambda: Small(Unspeakable(teacher=object(), learning_rate=0.1))),
+        "forgetful": refusal(lambda: Small(Forgetful(strength=2.0))),
+        "other count": refusal(lambda: small.state.load(small.everything()[:-1])),
+        "other shape": refusal(lambda: small.state.load([np.zeros(9, np.float32), *small.everything()[1:]])),
+        "other type": refusal(lambda: small.state.apply(0, [np.zeros(8, np.float64)])),
+        "untouched": str(same(small.weights(), Small(optimizers.SGD(0.1)).weights())),
+    }
+
+
+told = {
+    "same bits": dict(same_bits()),
+    "half precision": half_precision(),
+    "replicas": replicas(),
+    "flipped": flipped(),
+    "set weights": set_weights(),
+    "resets": resets(),
+    "learning rates": learning_rates(),
+    "model stays": model_stays(),
+    "names": names(),
+    "needs": needs(),
+    "constrained": constrained(),
+    "refusals": refusals(),
+}
+Path(sys.argv[1]).write_text(json.dumps(told))
