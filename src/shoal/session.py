@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -19,11 +19,14 @@ from shoal.cluster import folders, meeting
 from shoal.cluster.announcements import Announcements
 from shoal.cluster.identity import Identity
 from shoal.cluster.member import Seat
-from shoal.cluster.view import Member, View
+from shoal.cluster.view import Member, View, role_of
 from shoal.collectives.group import AbstractGroup, Alone, Company, form
-from shoal.config import CHECK_EVERY, RunConfig, Saving
+from shoal.config import CHECK_EVERY, RunConfig, Saving, Servers
 from shoal.errors import RunEnded
 from shoal.hook.calls import Calls
+from shoal.store.client import Client, Weights
+from shoal.store.server import Server
+from shoal.store.tensors import ShardShapes, Tensors
 from shoal.wire import addresses
 from shoal.wire.certificates import RunCertificate
 from shoal.wire.keys import RunKey
@@ -85,7 +88,9 @@ class Session:
     def is_plain(self) -> bool:
         """One worker, now and later, and nothing to write or to go on from: Keras does it all."""
         config = self._config
-        return config is None or (config.workers == 1 and config.saving is None and config.resume is None)
+        if config is None:
+            return True
+        return config.workers == 1 and config.servers is None and config.saving is None and config.resume is None
 
     @property
     def pieces(self) -> int | None:
@@ -106,6 +111,44 @@ class Session:
             shm = self._config is not None and self._config.transport == "shm"
             self._company = Company(self._me, self.seat, self._form, patience, lasting, shm, self.say)
         return self._company
+
+    # Parameter servers ----------------------------------------------------------------------------------
+
+    @property
+    def servers(self) -> Servers | None:
+        return self._config.servers if self._config is not None else None
+
+    @property
+    def is_server(self) -> bool:
+        return role_of(self._me) == "server"
+
+    def client(self, call: int, shapes: Sequence[ShardShapes], initial: Weights, ahead: int) -> Client:
+        assert self.seat is not None
+        assert self._key is not None
+        return Client(self._me, call, self.seat, self._key, shapes, initial, ahead)
+
+    def server(self, call: int, shapes: Sequence[ShardShapes], make: Callable[[int], Tensors], scales: bool) -> Server:
+        assert self.seat is not None
+        assert self._key is not None
+        assert self._listener is not None
+        return Server(self._me, call, self.seat, self._listener, self._key, shapes, make, scales)
+
+    def wait_in(self, call: int) -> bytes | None:
+        """Until this worker, which came late, is let in; or what the call returned, if it is over before that."""
+        assert self.seat is not None
+        while not (view := self.seat.view).has(self._me):
+            self.seat.ready(call)
+            result = self.seat.wait_result_or_view(call, view.number)
+            if result is not None:
+                return result
+        return None
+
+    def result_of(self, call: int) -> bytes:
+        """What a call of the script returned, in which this process took no part."""
+        assert self.seat is not None
+        while (kept := self.seat.wait_result_or_view(call, self.seat.view.number)) is None:
+            pass
+        return kept
 
     # Leaving and saving ----------------------------------------------------------------------------------
 
@@ -229,7 +272,7 @@ def start(
     listener = Listener(address, key, certificate=certificate)
     coordinator = meeting.find(folder, Deadline.after(config.deadlines.start))
     find = partial(meeting.find, folder) if config.least is not None else None
-    member = Member(member_id, "worker", os.getpid(), platform.node(), listener.address)
+    member = Member(member_id, role_of(member_id), os.getpid(), platform.node(), listener.address)
     slate = Slate(folder / f"{member_id}{folders.SLATE}")
     seat = Seat.join(
         coordinator, key, member, Identity.of_this_process(config), config.deadlines, slate, on_chief, find

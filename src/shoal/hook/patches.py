@@ -18,11 +18,13 @@ from shoal.errors import CannotDistribute
 from shoal.hook import engines, feeds
 from shoal.hook.calls import decode_plain, decode_predictions, encode_plain, encode_predictions
 from shoal.hook.evaluate import evaluate
-from shoal.hook.fit import FitArguments, fit, history_of, returned_by_fit
+from shoal.hook.fit import fit
 from shoal.hook.predict import predict
 from shoal.hook.preload import check_backend
 from shoal.hook.run import Run
+from shoal.hook.training import FitArguments, history_of, returned_by_fit
 from shoal.strategies.allreduce import AllReduce
+from shoal.strategies.parameter_server import ParameterServer
 from shoal.strategies.scope import Strategy, entered
 
 _strategies: weakref.WeakKeyDictionary[Any, Strategy] = weakref.WeakKeyDictionary()
@@ -49,14 +51,20 @@ def _replace(cls: Any, name: str, make: Callable[[Any], Any]) -> None:
     setattr(owner, name, functools.wraps(original)(make(original)))
 
 
-def _strategy_of(model: Any) -> AllReduce:
-    strategy = _strategies.get(model) or entered()
+def _strategy_of(run: Run, model: Any) -> Strategy:
+    """What its scope says; else what `shoal run` was told."""
+    return _strategies.get(model) or entered() or (AllReduce() if run.servers is None else ParameterServer())
+
+
+def _pieces_of(run: Run, model: Any) -> AllReduce:
+    """How `evaluate` divides its work: whatever the model trains with."""
+    strategy = _strategy_of(run, model)
     return strategy if isinstance(strategy, AllReduce) else AllReduce()
 
 
 def _is_plain(run: Run, model: Any) -> bool:
     """One worker, one piece: nothing to distribute."""
-    return run.is_plain and _strategy_of(model).pieces_for(run.pieces, 1) == 1
+    return run.is_plain and _pieces_of(run, model).pieces_for(run.pieces, 1) == 1
 
 
 def _compile(original: Any) -> Any:
@@ -81,7 +89,7 @@ def _fit(run: Run, original: Any) -> Any:
             return original(self, **_with_reporter(run, given))
         arguments = FitArguments(**given)
         history = run.calls.count(
-            lambda call: fit(run, _strategy_of(self), self, arguments, call),
+            lambda call: fit(run, _strategy_of(run, self), self, arguments, call),
             returned_by_fit,
             partial(history_of, self),
             waits=False,
@@ -111,7 +119,7 @@ def _evaluate(run: Run, original: Any) -> Any:
             raise ValueError("You must call `compile()` before calling `evaluate()`.")
         request = feeds.Request("evaluate", x, y, sample_weight, batch_size, steps)
         logs = run.calls.count(
-            lambda call: evaluate(run, _strategy_of(self), self, request, callbacks, verbose),
+            lambda call: evaluate(run, _pieces_of(run, self), self, request, callbacks, verbose),
             encode_plain,
             decode_plain,
         )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
 from shoal.collectives.group import Company
-from shoal.config import Saving
+from shoal.config import Saving, Servers
 from shoal.hook.calls import Calls
+from shoal.store.client import Client, Weights
+from shoal.store.server import Server
+from shoal.store.tensors import ShardShapes, Tensors
 
 
 class Run(Protocol):
@@ -53,6 +57,26 @@ class Run(Protocol):
     @property
     def company(self) -> Company:
         """All workers, whoever they are at the moment."""
+
+    @property
+    def servers(self) -> Servers | None:
+        """The run's parameter servers, if it has some."""
+
+    @property
+    def is_server(self) -> bool:
+        """Whether this process is one of them."""
+
+    def client(self, call: int, shapes: Sequence[ShardShapes], initial: Weights, ahead: int) -> Client:
+        """For a worker: its part in the store of a training."""
+
+    def server(self, call: int, shapes: Sequence[ShardShapes], make: Callable[[int], Tensors], scales: bool) -> Server:
+        """For a server: the same."""
+
+    def wait_in(self, call: int) -> bytes | None:
+        """For a worker that came late: waits to be let in; what the call returned, if it is over before that."""
+
+    def result_of(self, call: int) -> bytes:
+        """Waits for what a call returned in which this process took no part."""
 
     def candidates(self, call: int) -> tuple[str, ...]:
         """Workers that have come late to this call and could be let in."""

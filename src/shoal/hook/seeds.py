@@ -48,6 +48,12 @@ class Seeds:
     def _mixed(self, piece: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
         return _mix(_mix(self._states[:, 0] ^ (self._states[:, 1] << np.uint64(32))) + np.uint64(piece))
 
+    def after(self, steps: int) -> Seeds:
+        """As they are so many steps later."""
+        rows = self._states.copy()
+        rows[:, 1] = (rows[:, 1] + np.uint64(steps)) & np.uint64(0x7FFFFFFF)
+        return Seeds.of_rows(rows)
+
     def advance(self) -> None:
         """One step is committed."""
         self._states[:, 1] = (self._states[:, 1] + np.uint64(1)) & np.uint64(0x7FFFFFFF)

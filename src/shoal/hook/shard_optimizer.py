@@ -69,6 +69,7 @@ def make_optimizer(optimizer: Any, held: Sequence[Held]) -> Any:
         _exclude_alike(theirs, mine, held)
     own.build([variable.own for variable in held])
     if optimizer.built:
+        _refuse_other_variables(optimizer, held)
         for mine, value in _states(optimizer, own, held):
             mine.assign(value)
     return own
@@ -125,6 +126,16 @@ def _refuse_forgetful(optimizer: Any, own: Any) -> None:
             )
 
 
+def _refuse_other_variables(optimizer: Any, held: Sequence[Held]) -> None:
+    known = optimizer._trainable_variables_indices
+    found = sum(optimizer._var_key(variable.model) in known for variable in held)
+    if found < len(held) or (needs_of(optimizer) is Needs.TOGETHER and found < len(known)):
+        raise CannotDistribute(
+            f"a server can't take over the state of this {type(optimizer).__name__}: it was built on other variables "
+            "than those that are trained now. Compile the model again, with a new optimizer."
+        )
+
+
 def _levels(optimizer: Any) -> list[Any]:
     """An optimizer and those that it wraps."""
     inner = getattr(optimizer, "inner_optimizer", None)
@@ -143,7 +154,7 @@ def _exclude_alike(theirs: Any, mine: Any, held: Sequence[Held]) -> None:
 def _states(optimizer: Any, own: Any, held: Sequence[Held]) -> Iterator[tuple[Any, Array]]:
     """The new optimizer's variables, each with its part of the other's."""
     if needs_of(optimizer) is Needs.TOGETHER:
-        yield from ((mine, _value(theirs)) for theirs, mine in _all_alike(optimizer, own))
+        yield from ((mine, _value(theirs)) for theirs, mine in zip(optimizer.variables, own.variables, strict=True))
         return
     places = [optimizer._get_variable_index(variable.model) for variable in held]
     for name, mine in vars(own).items():
@@ -154,13 +165,3 @@ def _states(optimizer: Any, own: Any, held: Sequence[Held]) -> Iterator[tuple[An
             for variable, place, slot in zip(held, places, mine, strict=False):
                 if isinstance(slot, keras.Variable):
                     yield slot, _part(_value(theirs[place]), variable.part)
-
-
-def _all_alike(optimizer: Any, own: Any) -> list[tuple[Any, Any]]:
-    """The variables of two optimizers that were built on the same."""
-    if [tuple(v.shape) for v in optimizer.variables] != [tuple(v.shape) for v in own.variables]:
-        raise CannotDistribute(
-            f"a server can't take over the state of this {type(optimizer).__name__}: it was built on other variables "
-            "than those that are trained now. Compile the model again, with a new optimizer."
-        )
-    return list(zip(optimizer.variables, own.variables, strict=True))

@@ -1,0 +1,238 @@
+"""Training with parameter servers: each worker computes batches at its own pace, and servers apply them as they come.
+
+The order of an update: a batch is granted and the weights for it are pulled (in the background) → backward on the
+whole batch → push (in the background) → logs. The end of an epoch is a barrier: when every batch is counted, all
+workers take the same weights, validate together and call their callbacks with the same logs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import msgspec
+import numpy as np
+
+from shoal.collectives.group import AbstractGroup, Result
+from shoal.config import Servers
+from shoal.errors import CannotDistribute
+from shoal.hook import feeds
+from shoal.hook.engine import Logs, to_float
+from shoal.hook.run import Run
+from shoal.hook.seeds import Seeds
+from shoal.hook.store_layout import Pulled, StoreLayout
+from shoal.hook.training import AbstractTraining, FitArguments, Prepared
+from shoal.store.client import Client, EpochEnd, Work
+from shoal.store.letters import Open
+
+_LEAVES_WITHIN = 30.0  # seconds in which what a leaving worker is at must be acknowledged
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What a worker that comes late must know to compute a batch."""
+
+    seed: int
+    initial: int
+    trained: int
+    seeds: list[list[int]]
+
+
+class AsynchronousTraining(AbstractTraining):
+    """A `fit` in which every worker computes whole batches, from weights that may lack others' latest updates."""
+
+    def __init__(self, run: Run, prepared: Prepared, arguments: FitArguments, call: int, servers: Servers) -> None:
+        super().__init__(run, prepared, arguments, call)
+        self._servers = servers
+        self._layout = StoreLayout(self._engine, self._shape, self._model.optimizer, servers.count)
+        self._seeds = self._engine.seeds  # as the fit began
+        self._client: Client | None = None
+        self._first: Work | EpochEnd | None = None  # what a latecomer was given first
+        self._opened = -1  # the last epoch that this worker knows to be open
+        _refuse_unless_possible(run, prepared, self._model.optimizer)
+
+    @property
+    def _store(self) -> Client:
+        assert self._client is not None, "begin first"
+        return self._client
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    # From beginning to end --------------------------------------------------------------------------
+
+    def _begin(self) -> bytes | None:
+        if self._run.company.is_late:
+            return self._come_late()
+        self._agree_on_start(self._model._initial_epoch or self._arguments.initial_epoch)
+        self._seeds = self._engine.seeds
+        self._client = self._enter_store()
+        at, steps = self._at, self._source.steps
+        assert steps is not None
+        facts = Facts(at.seed, at.initial, at.trained, self._seeds.rows().tolist())
+        if at.epoch < self._arguments.epochs:
+            self._store.open(
+                Open(
+                    self._call,
+                    self._layout.sizes,
+                    at.epoch,
+                    steps,
+                    self._servers.staleness,
+                    self._servers.replicas,
+                    self._ahead,
+                    msgspec.msgpack.encode(facts),
+                )
+            )
+            self._opened = at.epoch
+        return None
+
+    def _come_late(self) -> bytes | None:
+        """Be let in while the others compute; the next epoch's beginning tells the rest."""
+        self._run.say("waiting to be let in")
+        self._engine.rehearse(self._example)
+        self._client = self._enter_store()
+        over = self._run.wait_in(self._call)
+        if over is not None:
+            return over
+        self._first = self._store.next(self._say_wait)
+        facts = msgspec.msgpack.decode(self._store.facts, type=Facts)
+        self._source.use_seed(facts.seed)
+        self._seeds = Seeds.of_rows(np.array(facts.seeds, np.uint64))
+        at, first = self._at, self._first
+        at.seed, at.initial, at.trained = facts.seed, facts.initial, facts.trained
+        at.epoch = self._opened = first.epoch if isinstance(first, EpochEnd) else first.batch.epoch
+        return None
+
+    def _enter_store(self) -> Client:
+        return self._run.client(self._call, self._layout.shapes, self._layout.initial(), self._ahead)
+
+    @property
+    def _ahead(self) -> int:
+        """Updates at a time: the second one's weights are pulled while the first is computed."""
+        bound = self._servers.staleness
+        return 2 if bound is None or bound >= 2 else 1
+
+    def _end(self) -> None:
+        self._store.finish()
+
+    # An epoch ---------------------------------------------------------------------------------------
+
+    def _steps(self, epoch: int) -> Logs:
+        steps = self._source.steps
+        assert steps is not None
+        if epoch > self._opened:
+            self._store.go_on(epoch, steps)
+            self._opened = epoch
+        while isinstance(todo := self._next(), Work):
+            self._train(todo)
+            if self._model.stop_training:
+                self._store.halt(epoch)
+            if self._run.drains:
+                self._leave()
+        pulled = self._take_weights(todo.weights)
+        self._at.step, self._at.total = steps, self._at.total
+        self._meet(epoch)
+        self._advance_seeds(epoch + 1, 0)
+        return self._logs_of(pulled)
+
+    def _next(self) -> Work | EpochEnd:
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        return self._store.next(self._say_wait)
+
+    def _say_wait(self, for_what: str) -> None:
+        self._run.say(f"waiting for {for_what}", self._at.total)
+
+    def _train(self, work: Work) -> None:
+        """One update: from its weights to its push."""
+        epoch, place = work.batch.epoch, work.batch.place
+        at, source = self._at, self._source
+        pulled = self._take_weights(work.weights)
+        self._callbacks.on_train_batch_begin(place)
+        self._run.say("loading data", at.total)
+        taken = source.whole(place)
+        assert taken is not None, f"batch {place} was granted, and the data does not have it"
+        self._run.say(f"computing batch {place}: {source.names(place, range(taken.size))}", at.total)
+        self._advance_seeds(epoch, place)
+        arrays = self._engine.piece(feeds.as_batch(source.spec(), taken.rows), 0, 1.0)
+        copy = not self._engine.pieces_last
+        parcels = self._layout.pack(arrays, pulled.states, taken.size, epoch, copy)
+        self._store.push(work.batch, parcels, _rate_of(self._model.optimizer))
+        _, _, metrics, extras = self._shape.split(arrays)
+        mine = Pulled([], [], list(metrics), [np.asarray(v) * taken.size for v in extras.values()], taken.size, epoch)
+        at.logs = self._logs_of(_sum(pulled, mine))
+        at.total += 1
+        at.trained += 1
+        self._run.say("running callbacks", at.total)
+        self._run.count(taken.size)
+        self._callbacks.on_train_batch_end(place, at.logs)
+
+    def _take_weights(self, weights: list[Any]) -> Pulled:
+        pulled = self._layout.unpack(weights)
+        variables, shape = self._engine.variables, self._shape
+        self._engine.write([variables.trainable[i] for i in shape.gradients], pulled.trainable)
+        self._engine.write([variables.states[i] for i in shape.changed], pulled.states)
+        return pulled
+
+    def _advance_seeds(self, epoch: int, place: int) -> None:
+        """Random numbers depend on the batch alone, never on who computes it."""
+        steps = self._source.steps or 0
+        self._engine.seeds = self._seeds.after((epoch - self._at.initial) * steps + place)
+
+    def _logs_of(self, pulled: Pulled) -> Logs:
+        """The logs of the epoch so far."""
+        self._engine.reset_metrics()
+        logs = self._engine.add_metrics(pulled.metrics)
+        samples = max(1, pulled.samples)
+        logs |= {name: total / samples for name, total in zip(self._shape.extras, pulled.extras, strict=True)}
+        return {name: to_float(logs[name]) for name in self._shape.logs}
+
+    def _meet(self, epoch: int) -> None:
+        """All workers, at the end of an epoch. Who came while it went on is told here what it can't know."""
+        company = self._run.company
+        self._run.say("waiting for the others at the end of the epoch", self._at.total)
+        if company.is_late:
+            company.enter(self, self._call)
+            self._restore_callbacks()
+            return
+
+        def act(group: AbstractGroup) -> Result:
+            return Result(group.gather(f"fit epoch {epoch}: the end", b""), [])
+
+        company.commit(act, keeper=self)
+
+    def _leave(self) -> None:
+        self._run.say("leaving", self._at.total)
+        self._store.drained(_LEAVES_WITHIN)
+        self._run.leave()
+
+
+def _sum(pulled: Pulled, mine: Pulled) -> Pulled:
+    """What was pulled with this worker's own update on top; without what is of an epoch before."""
+    if pulled.epoch != mine.epoch:
+        return mine
+    metrics = [a + b.reshape(a.shape) for a, b in zip(pulled.metrics, mine.metrics, strict=True)]
+    extras = [a + b for a, b in zip(pulled.extras, mine.extras, strict=True)]
+    return Pulled([], [], metrics, extras, pulled.samples + mine.samples, mine.epoch)
+
+
+def _rate_of(optimizer: Any) -> float | None:
+    """The learning rate that callbacks may have set; None where a schedule tells it."""
+    rate = getattr(optimizer, "_learning_rate", None)
+    return float(keras.ops.convert_to_numpy(rate)) if isinstance(rate, keras.Variable) else None
+
+
+def _refuse_unless_possible(run: Run, prepared: Prepared, optimizer: Any) -> None:
+    if prepared.source.together or prepared.source.steps is None:
+        raise CannotDistribute(
+            "with parameter servers every worker asks for batches by their number, which a stream (a generator, a "
+            "tf.data.Dataset) can't give. Use arrays, a keras.utils.PyDataset or a map-style torch DataLoader, or "
+            "--strategy allreduce."
+        )
+    if run.saving is not None:
+        raise CannotDistribute("--checkpoint does not work with parameter servers yet")
+    if getattr(optimizer, "use_ema", False):
+        raise CannotDistribute("an optimizer with use_ema=True does not work with parameter servers yet")
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise CannotDistribute("mixed_float16 does not work with parameter servers yet; use mixed_bfloat16")

@@ -1,0 +1,61 @@
+"""`fit` on a server: it holds shards of the model that the script has built, and updates them until it is over."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from shoal.hook.run import Run
+from shoal.hook.shard_state import ShardState
+from shoal.hook.store_layout import StoreLayout
+from shoal.hook.training import Prepared
+from shoal.store.tensors import Array, ArrayShape, Shapes
+from shoal.strategies.parameter_server import ParameterServer
+
+
+def serve(run: Run, prepared: Prepared, strategy: ParameterServer, call: int) -> bytes:
+    """Returns what the fit returned, as its workers keep it for those who were not there."""
+    servers = strategy.servers_for(run.servers)
+    layout = StoreLayout(prepared.engine, prepared.shape, prepared.model.optimizer, servers.count)
+    server = run.server(
+        call, layout.shapes, lambda shard: ShardTensors(layout.make(shard)), strategy.scale_by_staleness
+    )
+    with contextlib.closing(server):
+        server.serve(run.say)
+    return run.result_of(call)
+
+
+class ShardTensors:
+    """A shard's state, as the store asks for it."""
+
+    def __init__(self, state: ShardState) -> None:
+        self._state = state
+
+    def apply(self, epoch: int, gradients: Sequence[Array], rate: float | None, scale: float) -> None:
+        state = self._state
+        if rate is not None:
+            state.learning_rate = rate
+        own = state.learning_rate
+        if scale != 1.0 and own is not None:
+            state.learning_rate = own * scale
+        state.apply(epoch, gradients)
+        if scale != 1.0:
+            state.learning_rate = own
+
+    def weights(self) -> Sequence[Array]:
+        return self._state.weights()
+
+    def set_weights(self, weights: Sequence[Array]) -> None:
+        self._state.set_weights(weights)
+
+    def state(self) -> Sequence[Array]:
+        return self._state.state()
+
+    def state_shapes(self) -> Shapes:
+        return tuple(ArrayShape(spec.dtype, spec.shape[0]) for spec in self._state.specs.state)
+
+    def load(self, state: Sequence[Array]) -> None:
+        self._state.load(state)
+
+    def digest(self) -> int:
+        return self._state.digest()
