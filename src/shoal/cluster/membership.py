@@ -507,7 +507,8 @@ class Membership:
         if not remaining and not self._troubles():
             return self._finish(End(False, 1, "every worker has left the run"))
         if not remaining:
-            return self._finish(explain(self._troubles(), len(self._seats), self._done()))
+            news = {id: trouble for id, trouble in self._troubles().items() if id not in self._reported}
+            return self._finish(explain(news or self._troubles(), len(self._seats), self._done()))
         if all(self._seats[member.id].done for member in remaining):
             losses = self._report_losses(len(remaining), math.inf)  # nothing more will be known about them
             end = End(True, 0, "every worker finished its script", culprits=self._unfinished())

@@ -195,7 +195,6 @@ class AsynchronousTraining(AbstractTraining):
         if company.is_late:
             company.enter(self, self._call)
             self._restore_callbacks()
-            return
 
         def act(group: AbstractGroup) -> Result:
             return Result(group.gather(f"fit epoch {epoch}: the end", b""), [])

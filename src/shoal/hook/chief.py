@@ -37,6 +37,7 @@ class ChiefOnly(keras.callbacks.Callback):  # type: ignore[misc]
         self._run = run
         self._training = training
         self._awake = False
+        self._epoch: int | None = None  # the last one that has begun, whoever was the chief then
         defaults = (getattr(inner, name) for name in _HOOKS if "batch_end" in name)
         # As the inner one would be judged by Keras, which may call callbacks in the background.
         self.async_safe = getattr(inner, "async_safe", False) or all(map(_is_default, defaults))
@@ -60,6 +61,10 @@ class ChiefOnly(keras.callbacks.Callback):  # type: ignore[misc]
         if isinstance(self.inner, keras.callbacks.CSVLogger):
             self.inner.append = True
         self.inner.on_train_begin()
+        if isinstance(self.inner, keras.callbacks.ProgbarLogger):
+            self.inner._maybe_init_progbar()  # the epoch's title was printed by another
+        elif self._epoch is not None:
+            self.inner.on_epoch_begin(self._epoch)
 
 
 def _is_default(method: Any) -> bool:
@@ -70,6 +75,8 @@ def _passed_on(name: str) -> Any:
     def hook(self: ChiefOnly, *args: Any, **kwargs: Any) -> None:
         if self.wake(name):
             getattr(self.inner, name)(*args, **kwargs)
+        if name == "on_epoch_begin":
+            self._epoch = args[0]
 
     return hook
 
