@@ -201,9 +201,9 @@ class Scene:
             self._alive, self._counted = self._children(), time.monotonic()
         found = {}
         for pid in self._alive:
-            if pid not in self._ids:
-                self._ids[pid] = self._identify(pid)
-            if self._ids[pid] and pid not in self.harmed:
+            if pid not in self._ids and (id := self._identify(pid)):
+                self._ids[pid] = id
+            if pid in self._ids and pid not in self.harmed:
                 found[self._ids[pid]] = pid
         return found
 
@@ -264,18 +264,14 @@ class Scene:
         return found
 
     def _identify(self, pid: int) -> str:
-        words = []
-        for _ in range(50):  # between fork and exec it still has the launcher's words
-            try:
-                words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-            except OSError:
-                return ""
-            if "shoal.launch.coordinator" in words:
-                return "coordinator"
-            if "shoal.launch.worker" in words:
-                return words[words.index("shoal.launch.worker") + 2]
-            time.sleep(0.001)
-        return ""
+        """Empty for the nursery, and for who has just come from it or from the launcher and still has their words."""
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        except OSError:
+            return ""
+        if "shoal.launch.coordinator" in words:
+            return "coordinator"
+        return words[words.index("shoal.launch.worker") + 2] if "shoal.launch.worker" in words else ""
 
 
 class Chaos:

@@ -266,7 +266,7 @@ class Stamped:
         found = []
         for member in self.processes.family():
             with suppress(psutil.Error):
-                if OUR_WORKER in member.cmdline() and member.pid not in busy and cpu_seconds(member) > 1.0:
+                if OUR_WORKER in member.cmdline() and member.pid not in busy and cpu_seconds(member) > 0.3:
                     found.append(member)
         before = [cpu_seconds(member) for member in found]
         time.sleep(0.5)

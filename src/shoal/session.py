@@ -122,7 +122,7 @@ class Session:
     def is_server(self) -> bool:
         return role_of(self._me) == "server"
 
-    def client(self, call: int, shapes: Sequence[ShardShapes], initial: Weights, ahead: int) -> Client:
+    def client(self, call: int, shapes: Sequence[ShardShapes], initial: Weights | None, ahead: int) -> Client:
         assert self.seat is not None
         assert self._key is not None
         return Client(self._me, call, self.seat, self._key, shapes, initial, ahead)

@@ -242,6 +242,9 @@ def test_wrong_input_is_named_with_what_would_be_right(script, environ, wrong, p
     [
         ("import keras\n", True),
         ("import os\nos.environ['KERAS_BACKEND'] = 'torch'\nimport keras\n", False),
+        ("import os\nfolder = os.environ['HOME']\nassert os.environ['HOME'] == folder\n", True),
+        ("import os\nos.environ.setdefault('OMP_NUM_THREADS', '1')\n", False),
+        ("import os\ndel os.environ['JAX_PLATFORMS']\n", False),
         ("from dotenv import load_dotenv\nload_dotenv()\n", False),
     ],
 )

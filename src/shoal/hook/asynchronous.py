@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import msgspec
 import numpy as np
 
@@ -22,6 +21,7 @@ from shoal.hook.run import Run
 from shoal.hook.seeds import Seeds
 from shoal.hook.store_layout import Pulled, StoreLayout
 from shoal.hook.training import AbstractTraining, FitArguments, Prepared
+from shoal.hook.updates import rate_of, refuse_unless_served
 from shoal.store.client import Client, EpochEnd, Work
 from shoal.store.letters import Open
 
@@ -90,7 +90,7 @@ class AsynchronousTraining(AbstractTraining):
         """Be let in while the others compute; the next epoch's beginning tells the rest."""
         self._run.say("waiting to be let in")
         self._engine.rehearse(self._example)
-        self._client = self._enter_store()
+        self._client = self._enter_store(late=True)
         over = self._run.wait_in(self._call)
         if over is not None:
             return over
@@ -103,8 +103,9 @@ class AsynchronousTraining(AbstractTraining):
         at.epoch = self._opened = first.epoch if isinstance(first, EpochEnd) else first.batch.epoch
         return None
 
-    def _enter_store(self) -> Client:
-        return self._run.client(self._call, self._layout.shapes, self._layout.initial(), self._ahead)
+    def _enter_store(self, late: bool = False) -> Client:
+        initial = None if late else self._layout.initial()
+        return self._run.client(self._call, self._layout.shapes, initial, self._ahead)
 
     @property
     def _ahead(self) -> int:
@@ -158,7 +159,7 @@ class AsynchronousTraining(AbstractTraining):
         arrays = self._engine.piece(feeds.as_batch(source.spec(), taken.rows), 0, 1.0)
         copy = not self._engine.pieces_last
         parcels = self._layout.pack(arrays, pulled.states, taken.size, epoch, copy)
-        self._store.push(work.batch, parcels, _rate_of(self._model.optimizer))
+        self._store.push(work.batch, parcels, rate_of(self._model.optimizer))
         _, _, metrics, extras = self._shape.split(arrays)
         mine = Pulled([], [], list(metrics), [np.asarray(v) * taken.size for v in extras.values()], taken.size, epoch)
         at.logs = self._logs_of(_sum(pulled, mine))
@@ -216,12 +217,6 @@ def _sum(pulled: Pulled, mine: Pulled) -> Pulled:
     return Pulled([], [], metrics, extras, pulled.samples + mine.samples, mine.epoch)
 
 
-def _rate_of(optimizer: Any) -> float | None:
-    """The learning rate that callbacks may have set; None where a schedule tells it."""
-    rate = getattr(optimizer, "_learning_rate", None)
-    return float(keras.ops.convert_to_numpy(rate)) if isinstance(rate, keras.Variable) else None
-
-
 def _refuse_unless_possible(run: Run, prepared: Prepared, optimizer: Any) -> None:
     if prepared.source.together or prepared.source.steps is None:
         raise CannotDistribute(
@@ -229,9 +224,4 @@ def _refuse_unless_possible(run: Run, prepared: Prepared, optimizer: Any) -> Non
             "tf.data.Dataset) can't give. Use arrays, a keras.utils.PyDataset or a map-style torch DataLoader, or "
             "--strategy allreduce."
         )
-    if run.saving is not None:
-        raise CannotDistribute("--checkpoint does not work with parameter servers yet")
-    if getattr(optimizer, "use_ema", False):
-        raise CannotDistribute("an optimizer with use_ema=True does not work with parameter servers yet")
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        raise CannotDistribute("mixed_float16 does not work with parameter servers yet; use mixed_bfloat16")
+    refuse_unless_served(run, optimizer)

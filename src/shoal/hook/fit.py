@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shoal.collectives.group import Company
+from shoal.config import Servers
 from shoal.errors import UsageError
 from shoal.hook import feeds
 from shoal.hook.asynchronous import AsynchronousTraining
@@ -20,6 +21,7 @@ from shoal.hook.run import Run
 from shoal.hook.serving import serve
 from shoal.hook.synchronous import SynchronousTraining
 from shoal.hook.training import FitArguments, Prepared, history_of
+from shoal.hook.updates import AbstractUpdates, OwnUpdates, ServedUpdates, refuse_unless_served
 from shoal.strategies.allreduce import AllReduce, check_batch
 from shoal.strategies.parameter_server import ParameterServer
 from shoal.strategies.scope import Strategy
@@ -29,27 +31,40 @@ def fit(run: Run, strategy: Strategy, model: Any, arguments: FitArguments, call:
     """Trains; returns the History, the same on every worker."""
     if not model.compiled:
         raise ValueError("You must call `compile()` before calling `fit()`.")
-    if isinstance(strategy, ParameterServer):
-        return _with_servers(run, strategy, model, arguments, call)
-    pieces = strategy.pieces_for(run.pieces, run.workers)
-    fixed = strategy.fixes_pieces(run.pieces)
+    servers = strategy.servers_for(run.servers) if isinstance(strategy, ParameterServer) else None
+    if run.is_server:
+        if servers is not None:
+            with _prepared(run, model, arguments, pieces=1) as prepared:
+                serve(run, prepared, servers, _scales(strategy), call)
+        return history_of(model, run.calls.unpack(run.result_of(call)))
+    if servers is not None and servers.staleness != 0:
+        with (
+            _prepared(run, model, arguments, pieces=1) as prepared,
+            contextlib.closing(AsynchronousTraining(run, prepared, arguments, call, servers)) as training,
+        ):
+            return training.run()
+    cut = strategy if isinstance(strategy, AllReduce) else AllReduce()
+    pieces, fixed = cut.pieces_for(run.pieces, run.workers), cut.fixes_pieces(run.pieces)
     with _prepared(run, model, arguments, pieces) as prepared:
-        training = SynchronousTraining(run, prepared, arguments, call, pieces, fixed)
-        with contextlib.closing(training):
+        updates = _updates(run, prepared, servers, call)
+        with contextlib.closing(
+            SynchronousTraining(run, prepared, arguments, call, pieces, fixed, updates)
+        ) as training:
             if run.company.is_late:
                 prepared.engine.rehearse(prepared.batch)  # compiles, so that nobody waits for this worker later
                 training.prepare()
             return training.run()
 
 
-def _with_servers(run: Run, strategy: ParameterServer, model: Any, arguments: FitArguments, call: int) -> Any:
-    servers = strategy.servers_for(run.servers)
-    with _prepared(run, model, arguments, pieces=1) as prepared:
-        if run.is_server:
-            returned = serve(run, prepared, strategy, call)
-            return history_of(model, run.calls.unpack(returned))
-        with contextlib.closing(AsynchronousTraining(run, prepared, arguments, call, servers)) as training:
-            return training.run()
+def _scales(strategy: Strategy) -> bool:
+    return isinstance(strategy, ParameterServer) and strategy.scale_by_staleness
+
+
+def _updates(run: Run, prepared: Prepared, servers: Servers | None, call: int) -> AbstractUpdates:
+    if servers is None:
+        return OwnUpdates(prepared.engine, prepared.model)
+    refuse_unless_served(run, prepared.model.optimizer)
+    return ServedUpdates(run, prepared.engine, prepared.shape, servers, call)
 
 
 @contextlib.contextmanager

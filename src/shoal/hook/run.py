@@ -66,7 +66,7 @@ class Run(Protocol):
     def is_server(self) -> bool:
         """Whether this process is one of them."""
 
-    def client(self, call: int, shapes: Sequence[ShardShapes], initial: Weights, ahead: int) -> Client:
+    def client(self, call: int, shapes: Sequence[ShardShapes], initial: Weights | None, ahead: int) -> Client:
         """For a worker: its part in the store of a training."""
 
     def server(self, call: int, shapes: Sequence[ShardShapes], make: Callable[[int], Tensors], scales: bool) -> Server:

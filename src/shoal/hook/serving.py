@@ -5,24 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from shoal.config import Servers
 from shoal.hook.run import Run
 from shoal.hook.shard_state import ShardState
 from shoal.hook.store_layout import StoreLayout
 from shoal.hook.training import Prepared
 from shoal.store.tensors import Array, ArrayShape, Shapes
-from shoal.strategies.parameter_server import ParameterServer
 
 
-def serve(run: Run, prepared: Prepared, strategy: ParameterServer, call: int) -> bytes:
-    """Returns what the fit returned, as its workers keep it for those who were not there."""
-    servers = strategy.servers_for(run.servers)
-    layout = StoreLayout(prepared.engine, prepared.shape, prepared.model.optimizer, servers.count)
-    server = run.server(
-        call, layout.shapes, lambda shard: ShardTensors(layout.make(shard)), strategy.scale_by_staleness
-    )
+def serve(run: Run, prepared: Prepared, servers: Servers, scales: bool, call: int) -> None:
+    """Until the fit is over. `scales`: stale updates count less."""
+    optimizer, synchronous = prepared.model.optimizer, servers.staleness == 0
+    layout = StoreLayout(prepared.engine, prepared.shape, optimizer, servers.count, synchronous)
+    server = run.server(call, layout.shapes, lambda shard: ShardTensors(layout.make(shard)), scales)
     with contextlib.closing(server):
         server.serve(run.say)
-    return run.result_of(call)
 
 
 class ShardTensors:

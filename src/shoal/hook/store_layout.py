@@ -36,7 +36,10 @@ class Pulled(NamedTuple):
 class StoreLayout:
     """The shards of one model, the same wherever it is built."""
 
-    def __init__(self, engine: AbstractEngine, shape: StepShape, optimizer: Any, servers: int) -> None:
+    def __init__(
+        self, engine: AbstractEngine, shape: StepShape, optimizer: Any, servers: int, synchronous: bool = False
+    ) -> None:
+        """`synchronous`: the workers keep statistics and metrics themselves, alike."""
         self._engine = engine
         self._shape = shape
         self._optimizer = optimizer
@@ -48,12 +51,13 @@ class StoreLayout:
         first, second = len(shape.gradients), len(shape.gradients) + len(shape.changed)
         third = len(entries) - len(shape.extras)
         states = [engine.variables.states[i] for i in shape.changed]
-        self._added = [
+        added = [
             *(Added(v.path, keras.backend.standardize_dtype(v.dtype), tuple(v.shape), False) for v in states),
             *(Added(entry.name, entry.dtype, entry.shape, True) for entry in entries[second:third]),
             *(Added(entry.name, "float64", entry.shape, True) for entry in entries[third:]),
             *(Added(name, "int64", (), True) for name in ("samples", "epochs", "updates")),
         ]
+        self._added = [] if synchronous else added
         self._states, self._metrics = second - first, third - second
         self._sizes = {parameter.name: parameter.size for parameter in self._parameters}
         self.shapes = [self._shapes_of(shard.number) for shard in self.shards]
@@ -80,6 +84,8 @@ class StoreLayout:
             for shard in self.shards
         ]
         states = [self._engine.read(self._engine.variables.states[i]).reshape(-1) for i in self._shape.changed]
+        if not self._added:
+            return weights
         weights[0] = [
             *weights[0],
             *(state.astype(about.dtype) for state, about in zip(states, self._added[: self._states], strict=True)),
@@ -87,8 +93,8 @@ class StoreLayout:
         ]
         return weights
 
-    def unpack(self, weights: Sequence[Sequence[Array]]) -> Pulled:
-        """What was pulled, shard by shard, in the model's order and shapes."""
+    def unpack_weights(self, weights: Sequence[Sequence[Array]]) -> list[Array]:
+        """What was pulled, shard by shard, as the trainable variables that have gradients."""
         whole: dict[str, Array] = {}
         for shard, arrays in zip(self.shards, weights, strict=True):
             for range, array in zip(shard.ranges, arrays[: len(shard.ranges)], strict=True):
@@ -97,18 +103,27 @@ class StoreLayout:
                     whole[range.parameter] = array
                 else:
                     whole.setdefault(range.parameter, np.empty(size, array.dtype))[range.start : range.stop] = array
+        return [_readable(whole[p.name]).reshape(p.shape) for p in self._parameters]
+
+    def unpack(self, weights: Sequence[Sequence[Array]]) -> Pulled:
+        """What was pulled, shard by shard, in the model's order and shapes."""
         added = weights[0][len(self.shards[0].ranges) :]
         shaped = [array.reshape(about.shape) for array, about in zip(added, self._added, strict=True)]
         second, third = self._states, self._states + self._metrics
         samples, epochs, updates = (int(array) for array in shaped[-3:])
         return Pulled(
-            [_readable(whole[p.name]).reshape(p.shape) for p in self._parameters],
+            self.unpack_weights(weights),
             [_readable(state) for state in shaped[:second]],
             shaped[second:third],
             shaped[third:-3],
             samples,
             epochs // updates - 1 if updates else -1,
         )
+
+    def pack_gradients(self, gradients: Sequence[Array]) -> list[list[Array]]:
+        """What is pushed of gradients, shard by shard, where they lie."""
+        flat = {p.name: np.ascontiguousarray(g).reshape(-1) for p, g in zip(self._parameters, gradients, strict=True)}
+        return [[flat[range.parameter][range.start : range.stop] for range in shard.ranges] for shard in self.shards]
 
     def pack(
         self,
@@ -123,8 +138,7 @@ class StoreLayout:
         `before`: the states that it began with; `size`: its samples. `copy`: the arrays do not last.
         """
         gradients, states, metrics, extras = self._shape.split(arrays)
-        flat = {p.name: np.ascontiguousarray(g).reshape(-1) for p, g in zip(self._parameters, gradients, strict=True)}
-        parcels = [[flat[r.parameter][r.start : r.stop] for r in shard.ranges] for shard in self.shards]
+        parcels = self.pack_gradients(gradients)
         if copy:
             parcels = [[np.array(part) for part in parcel] for parcel in parcels]
         changes = [new - old.reshape(new.shape) for new, old in zip(states, before, strict=True)]

@@ -12,8 +12,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import keras
-
 from shoal.collectives.group import AbstractGroup, Result
 from shoal.data.sources import AbstractSource, Split, Taken
 from shoal.errors import Diverged
@@ -23,6 +21,7 @@ from shoal.hook.model_state import fingerprint
 from shoal.hook.run import Run
 from shoal.hook.saving import Saver, cannot_resume, resume
 from shoal.hook.training import AbstractTraining, FitArguments, Position, Prepared
+from shoal.hook.updates import AbstractUpdates
 from shoal.strategies.allreduce import Reduction, Shared
 from shoal.strategies.balance import suggest_pieces
 from shoal.strategies.notes import Note, leavers, newcomers, stopped
@@ -37,9 +36,17 @@ class SynchronousTraining(AbstractTraining):
     """A `fit` in which all workers take every step together."""
 
     def __init__(
-        self, run: Run, prepared: Prepared, arguments: FitArguments, call: int, pieces: int, fixed: bool
+        self,
+        run: Run,
+        prepared: Prepared,
+        arguments: FitArguments,
+        call: int,
+        pieces: int,
+        fixed: bool,
+        updates: AbstractUpdates,
     ) -> None:
         super().__init__(run, prepared, arguments, call)
+        self._updates = updates
         self._fixed_pieces = fixed
         self._reduction = Reduction(run.company, self._shape.schema, pieces, "fit", on_reopen=self._engine.release)
         self._newcomers: tuple[str, ...] = ()  # to be let in before the next step
@@ -52,6 +59,7 @@ class SynchronousTraining(AbstractTraining):
         self._reduction.prepare()
 
     def close(self) -> None:
+        self._updates.close()
         self._engine.release()
         self._reduction.close()
         if self._saver is not None:
@@ -63,13 +71,13 @@ class SynchronousTraining(AbstractTraining):
             return self._run.company.enter(self, self._call)
         self._agree_on_start(self._model._initial_epoch or self._arguments.initial_epoch)
         self._resume()
+        self._updates.open(self._at.epoch, self._source.steps)
         return None
 
     def _end(self) -> None:
         self._save_last()
-        optimizer = self._model.optimizer
-        if isinstance(optimizer, keras.optimizers.Optimizer) and self._arguments.epochs > 0:
-            optimizer.finalize_variable_values(self._model.trainable_weights)
+        if self._arguments.epochs > 0:
+            self._updates.finish()
 
     # What a newcomer is told ------------------------------------------------------------------------
 
@@ -164,7 +172,7 @@ class SynchronousTraining(AbstractTraining):
         logs = engine.add_metrics(metrics)
         logs |= extras
         logs = {name: to_float(logs[name]) for name in self._shape.logs}
-        engine.apply(gradients, states)
+        self._updates.apply(epoch, at.step, gradients, states)
         engine.seeds.advance()
         if engine.dirties_seeds:
             engine.put_seeds_back()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import secrets
 import sys
 import time
@@ -23,6 +24,10 @@ from shoal.wire.addresses import parse as parse_address
 
 # Keras's own default comes first.
 _BACKEND_ORDER = ("tensorflow", "jax", "torch")
+# Sets or removes a variable, or says which backend; reading others is no matter.
+_CHANGES_ENVIRONMENT = re.compile(
+    r"environ\s*(\[[^]]*\]\s*=[^=]|\.(setdefault|update|pop|clear)\b|\|=)|del\s.*environ|putenv|dotenv|KERAS_BACKEND"
+)
 _STALL_PER_SILENCE = 60  # a worker that lives but does not come gets so many times the time of a silent one
 
 
@@ -304,7 +309,7 @@ def _leaves_environment(script: str, is_module: bool) -> bool:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
-    return not any(word in text for word in ("environ", "putenv", "dotenv"))
+    return not _CHANGES_ENVIRONMENT.search(text)
 
 
 def _check_script(script: str) -> str:

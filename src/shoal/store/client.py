@@ -10,11 +10,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from shoal.cluster.member import Seat
 from shoal.store.batches import Batch
+from shoal.store.delivery import Delivery
 from shoal.store.letters import (
     FROM_DIRECTOR,
     TO_DIRECTOR,
@@ -78,21 +80,28 @@ class Client:
         seat: Seat,
         key: RunKey,
         shapes: Sequence[ShardShapes],
-        initial: Weights,
+        initial: Weights | None,
         ahead: int,
     ) -> None:
-        """`initial`: for a server that has nothing to begin with. `ahead`: updates that go on at a time."""
+        """`initial`: for a server that has nothing to begin with; None if this worker has come late, and does not know.
+
+        `ahead`: updates that go on at a time; 0 in synchronous training.
+        """
         self._me = me
         self._call = call
         self._seat = seat
         self._shapes = shapes
-        self._newest = [(0, weights) for weights in initial]  # by shard: a version, and the weights then
+        # By shard: a version, and the weights then.
+        self._newest: list[tuple[int, Sequence[Array]] | None] = [None] * len(shapes)
+        if initial is not None:
+            self._newest = [(0, weights) for weights in initial]
         self._ahead = ahead
         self._placement: Placement | None = None
         self._here = False
         self._turn = 0
         self._slots: dict[Batch, _Slot] = {}
         self.facts = b""  # with which the training was opened
+        self._delivery: tuple[Delivery, Mapping[int, Sequence[Array]]] | None = None
         self._ended = -1  # the last epoch whose end was heard of
         self.observed: Counter[int] = Counter()  # staleness -> how many updates of this worker had it
         self._letters: deque[bytes] = deque()
@@ -131,6 +140,36 @@ class Client:
                 self._act(slot, slot.update.computed(rate))
 
         self._do(computed)
+
+    def deliver(self, batch: Batch, parcels: Mapping[int, Sequence[Array]], rate: float | None) -> None:
+        """For synchronous training: push an update to these shards; returns when they have applied it."""
+        delivery = Delivery(batch, self._me, parcels, rate)
+
+        def begin() -> None:
+            self._delivery = (delivery, parcels)
+            if self._placement is not None:
+                self._ask(parcels, delivery.take_views(self._placement.views))
+
+        self._do(begin)
+        self._await(lambda: delivery.is_over)
+
+    @property
+    def view(self) -> int:
+        """The newest view that was heard of."""
+        return self._placement.number if self._placement is not None else 0
+
+    def pull(self, epoch: int, view: int) -> Weights:
+        """For synchronous training: the weights as they are in this view, or a later one."""
+        self._do(partial(self._begin, Batch(epoch, _END), None, view))
+        self._await(lambda: bool(self._ready))
+        with self._changed:
+            return self._ready.popleft().weights
+
+    def _await(self, is_so: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: is_so() or self._over is not None)
+            if not is_so() and self._over is not None:
+                raise self._over
 
     def open(self, opened: Open) -> None:
         """For the chief: the training begins."""
@@ -211,6 +250,9 @@ class Client:
                         case Linked(peer):
                             for slot in list(self._slots.values()):
                                 self._act(slot, slot.update.reconnected(peer))
+                            if self._delivery is not None:
+                                delivery, parcels = self._delivery
+                                self._ask(parcels, delivery.reconnected(peer))
                 while self._letters:
                     self._read(self._letters.popleft())
                 while self._todo:
@@ -240,15 +282,22 @@ class Client:
         self._links.dial({id: addresses[id] for id in sorted(primaries) if id in addresses})
         if not here:
             self._here = False
-            self._slots.clear()
-            self._seat.ready(self._call)  # it may come back
-            return
-        if not self._here:
+            self._slots = {batch: slot for batch, slot in self._slots.items() if batch.place == _END}
+            if self._ahead:
+                self._seat.ready(self._call)  # it may come back
+        elif not self._here:
             self._here = True
             for _ in range(self._ahead):
                 self._want()
         for slot in list(self._slots.values()):
             self._act(slot, slot.update.take_views(placement.views))
+        if self._delivery is not None:
+            delivery, parcels = self._delivery
+            self._ask(parcels, delivery.take_views(placement.views))
+
+    def _ask(self, parcels: Mapping[int, Sequence[Array]], asks: Sequence[Ask]) -> None:
+        for ask in asks:
+            self._links.post(ask.server, ask.message, parcels[ask.message.shard])
 
     def _want(self) -> None:
         self._write(Want(self._call, self._turn))
@@ -260,16 +309,20 @@ class Client:
             self._slots[batch].numbers += [n for n in numbers if n not in self._slots[batch].numbers]
             return
         slot = self._slots[batch] = _Slot(Update(batch, self._me, view, len(self._shapes)), numbers)
-        assert self._placement is not None
-        self._act(slot, slot.update.take_views(self._placement.views))
+        if self._placement is not None:
+            self._act(slot, slot.update.take_views(self._placement.views))
 
     def _hear(self, peer: str, message: ShardMessage, arrays: Sequence[Array]) -> None:
         match message:
             case Pulled() | Pushed() if message.batch in self._slots:
                 slot = self._slots[message.batch]
                 self._act(slot, slot.update.handle(message), message, arrays)
-            case Lacking(shard, view):
-                version, weights = self._newest[shard]
+            case Pushed() if self._delivery is not None and self._delivery[0].batch == message.batch:
+                with self._changed:
+                    self._delivery[0].handle(message)
+                    self._changed.notify_all()
+            case Lacking(shard, view) if (newest := self._newest[shard]) is not None:
+                version, weights = newest
                 self._links.post(peer, Supply(shard, view, version), weights)
 
     def _act(

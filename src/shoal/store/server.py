@@ -6,6 +6,7 @@ sockets. Servers on other cores go on meanwhile.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -14,7 +15,7 @@ import numpy as np
 from shoal.cluster.member import Seat
 from shoal.store.ledger import Ledger
 from shoal.store.letters import FROM_DIRECTOR, TO_DIRECTOR, Closed, Placed, Serve
-from shoal.store.links import Heard, Linked, Links, Lost
+from shoal.store.links import Heard, Linked, Links
 from shoal.store.messages import (
     Lacking,
     Order,
@@ -32,6 +33,7 @@ from shoal.wire.listener import Listener
 from shoal.wire.messages import Message
 
 _LOOK_AGAIN = 1.0  # seconds
+_ANSWERS_WITHIN = 1.0
 
 
 class Server:
@@ -78,10 +80,9 @@ class Server:
                     case Linked(peer):
                         for replica in self._replicas:
                             self._perform(replica, replica.reconnected(peer))
-                    case Lost(peer):
-                        for lack in self._lacking.values():
-                            self._ask_another(lack, peer)
             self._read_letters()
+            for lack in self._lacking.values():
+                self._ask_another(lack)
             if self.applied != before:
                 say("serving", self.applied)
 
@@ -145,22 +146,17 @@ class Server:
                 self._supply(message, arrays)
         else:
             lack.waiting.append((peer, message, arrays))
-            if lack.asked is None and isinstance(message, Pull):
-                self._ask(lack, peer)
 
     # A shard that nobody has ------------------------------------------------------------------------
 
-    def _ask(self, lack: _Lack, peer: str) -> None:
-        lack.asked = peer
-        self._links.post(peer, Lacking(lack.shard, lack.view))
-
-    def _ask_another(self, lack: _Lack, lost: str) -> None:
-        if lack.asked == lost:
-            lack.asked = None
-            for peer, message, _ in lack.waiting:
-                if isinstance(message, Pull) and peer != lost:
-                    self._ask(lack, peer)
-                    return
+    def _ask_another(self, lack: _Lack) -> None:
+        """Who waits for the shard may have older weights of it. If one does not answer for long, the next is asked."""
+        now = time.monotonic()
+        workers = list(dict.fromkeys(peer for peer, said, _ in lack.waiting if isinstance(said, Pull | Push)))
+        if workers and now >= lack.ask_again:
+            lack.ask_again = now + _ANSWERS_WITHIN
+            self._links.post(workers[lack.asked % len(workers)], Lacking(lack.shard, lack.view))
+            lack.asked += 1
 
     def _supply(self, supply: Supply, arrays: Sequence[Array]) -> None:
         lack = self._lacking.pop(supply.shard)
@@ -215,7 +211,8 @@ class _Lack:
     def __init__(self, shard: int, view: int) -> None:
         self.shard = shard
         self.view = view
-        self.asked: str | None = None
+        self.asked = 0  # workers, one after the other
+        self.ask_again = 0.0
         self.waiting: list[tuple[str, ShardMessage, Sequence[Array]]] = []
 
 
