@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import psutil
 
@@ -41,6 +42,7 @@ OUR_COORDINATOR = "shoal.launch.coordinator"
 QUOTAS = Path("/sys/fs/cgroup/cpu")  # cgroup v1
 PERIOD = 10_000  # microseconds of a quota
 SETTLE = 0.3  # seconds after a slice in which the gatekeeper's fellows end the step they are in
+LONG_SETTLE = 0.6  # the same where each worker has heard only now that it is over
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,11 @@ class Processes:
                 raise RuntimeError(f"{self.name}: ended, exit code {code}\n{self.log_end()}")
 
     def log_end(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])
+        return "\n".join(self.log().splitlines()[-20:])
+
+    def log(self) -> str:
+        """All that they have printed so far."""
+        return self._log.read_text(errors="replace")
 
     def family(self) -> list[psutil.Process]:
         """All of them that are there now, with their descendants."""
@@ -117,12 +123,14 @@ class Processes:
 
 
 class Contestant:
-    """A job of one or more processes and one gatekeeper among them. Not for use by several threads."""
+    """A job of one or more processes and a gatekeeper among them. Not for use by several threads."""
 
-    def __init__(self, name: str, commands: Sequence[Command], samples_per_step: int) -> None:
+    def __init__(self, name: str, commands: Sequence[Command], samples_per_step: int, gatekeepers: int = 1) -> None:
+        """`gatekeepers`: more than one where workers do not wait for each other; a step is then one worker's."""
         self.name = name
         self.commands = commands
         self._samples = samples_per_step
+        self._gatekeepers = gatekeepers
         self.seconds_to_first_step = 0.0
         self._paused_since: tuple[float, float] | None = None  # wall and CPU seconds
         self._paused = [0.0, 0.0]  # wall and CPU seconds, summed over all pauses
@@ -133,7 +141,8 @@ class Contestant:
         """Start the processes; returns when the first step is done. Raises RuntimeError with the log's end."""
         self._folder = Path(tempfile.mkdtemp(prefix="bench-"))
         self._processes = Processes(self.name, self._folder)
-        (self._folder / "ticket").touch()
+        for number in range(self._gatekeepers):
+            (self._folder / f"ticket-{number}").touch()
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(self._folder / "gate"))
             listener.listen()
@@ -141,11 +150,11 @@ class Contestant:
             begun = time.monotonic()
             for command in self.commands:
                 self._processes.start(command, gate=str(self._folder))
-            connection = self._accept(listener, begun + START)
-        connection.settimeout(START)
-        self._line = connection.makefile("rw")
-        self.seconds_to_first_step = self._answer()["first_step_at"] - begun
-        connection.settimeout(ANSWER)
+            connections = [self._accept(listener, begun + START) for _ in range(self._gatekeepers)]
+        for connection in connections:
+            connection.settimeout(ANSWER)
+        self._lines = [connection.makefile("rw") for connection in connections]
+        self.seconds_to_first_step = max(answer["first_step_at"] for answer in self._answers()) - begun
 
     def go(self, seconds: float) -> None:
         """Begin a slice."""
@@ -153,18 +162,21 @@ class Contestant:
         if self._paused_since:
             self._paused[0] += time.monotonic() - self._paused_since[0]
             self._paused[1] += self._cpu_at_go - self._paused_since[1]
-        self._line.write(json.dumps({"go": seconds}) + "\n")
-        self._line.flush()
+        self._tell({"go": seconds, "company": self._gatekeepers > 1})
 
     def rate(self) -> float:
-        """Wait for the slice's end. Returns samples per second."""
-        answer = self._answer()
-        time.sleep(SETTLE)
+        """Wait for the slice's end. Returns samples per second, of all gatekeepers together."""
+        answers = self._answers()
+        in_company = self._gatekeepers > 1
+        at_answers = self._processes.cpu_seconds()
+        if in_company:
+            self._tell({"rest": True})
+        time.sleep(LONG_SETTLE if in_company else SETTLE)
         cpu = self._processes.cpu_seconds()
         self._paused_since = (time.monotonic(), cpu)
-        self._trained[0] += (answer["steps"] + 1) * self._samples  # the untimed step too
-        self._trained[1] += cpu - self._cpu_at_go
-        return answer["steps"] * self._samples / answer["seconds"]
+        self._trained[0] += sum(answer["steps"] + 1 for answer in answers) * self._samples  # the untimed steps too
+        self._trained[1] += (at_answers if in_company else cpu) - self._cpu_at_go
+        return sum(answer["steps"] * self._samples / answer["seconds"] for answer in answers)
 
     def stop(self) -> None:
         """End all processes, kindly first; returns when they are gone."""
@@ -196,9 +208,17 @@ class Contestant:
                 continue
         raise RuntimeError(f"{self.name}: no step within {START:.0f} s\n{self._processes.log_end()}")
 
-    def _answer(self) -> dict[str, float]:
+    def _tell(self, command: Facts) -> None:
+        for line in self._lines:
+            line.write(json.dumps(command) + "\n")
+            line.flush()
+
+    def _answers(self) -> list[dict[str, float]]:
+        return [self._answer(line) for line in self._lines]
+
+    def _answer(self, gatekeeper: TextIO) -> dict[str, float]:
         try:
-            line = self._line.readline()
+            line = gatekeeper.readline()
         except TimeoutError:
             raise RuntimeError(f"{self.name}: does not answer\n{self._processes.log_end()}") from None
         if not line:
@@ -219,10 +239,12 @@ class Kill:
 class Stamped:
     """A job of several workers that trains until it is stopped, in processes that may be killed."""
 
-    def __init__(self, name: str, command: Command, workers: int) -> None:
+    def __init__(self, name: str, command: Command, workers: int, apart: int = 1) -> None:
+        """`apart`: steps by which workers may differ; more than one where each computes steps of its own."""
         self.name = name
         self.command = command
         self.workers = workers
+        self._apart = apart
         self.folder = Path(tempfile.mkdtemp(prefix="bench-"))
         self.processes = Processes(name, self.folder)
 
@@ -249,7 +271,7 @@ class Stamped:
         """The processes that keep up with the steps, the longest-serving first: ours are in the order of ranks."""
         stamps = self.stamps
         newest = max((mine[-1].step for mine in stamps.values()), default=0)
-        here = [pid for pid, mine in stamps.items() if mine[-1].step >= newest - 1]
+        here = [pid for pid, mine in stamps.items() if mine[-1].step >= newest - self._apart]
         return sorted(here, key=lambda pid: (stamps[pid][0].step, pid))
 
     def child(self, word: str) -> psutil.Process | None:

@@ -17,6 +17,7 @@ from shoal.launch.environment import KEEP_MEMORY
 PYTHON = os.path.abspath(sys.executable)  # not resolved: the link is what makes a virtual environment
 PEERS = Path(__file__).resolve().parent / "peers"
 WORKERS = 2
+APART = 50  # steps by which workers that do not wait for each other may differ
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 ONE_THREAD = {
     "jax": {"NPROC": "1"},
@@ -50,6 +51,22 @@ def stamped_shoal(
     script = [str(PEERS / "plain_keras.py"), "--model", model, "--workers", str(workers), "--samples", str(samples)]
     argv = [*_launch(workers, "jax"), *flags, *script, "--stamps", STAMPS, *words]
     return Stamped(f"shoal -n {workers}", Command(argv, QUIET, range(cores)), workers)
+
+
+def served(model: str, flags: Sequence[str], samples: int = SAMPLES_PER_WORKER, workers: int = WORKERS) -> Job:
+    """Ours on JAX with parameter servers, not synchronous: a step is one worker's, a whole batch."""
+    launch = [*_launch(workers, "jax"), "--strategy", "ps", *flags]
+    argv = [*launch, *_script("plain_keras.py", model, samples)[1:]]
+    name = f"shoal -n {workers} {' '.join(flags)}"
+    return [Contestant(name, [Command(argv, QUIET, range(WORKERS))], samples, gatekeepers=workers)]
+
+
+def stamped_served(model: str, flags: Sequence[str], samples: int, workers: int = WORKERS) -> Stamped:
+    """The same, to be disturbed: every batch is stamped by the worker that has computed it."""
+    script = [str(PEERS / "plain_keras.py"), "--model", model, "--samples", str(samples), "--stamps", STAMPS]
+    argv = [*_launch(workers, "jax"), "--strategy", "ps", *flags, *script]
+    name = f"shoal -n {workers} {' '.join(flags)}"
+    return Stamped(name, Command(argv, QUIET, range(WORKERS)), workers, apart=APART)
 
 
 def stamped_plain(model: str, samples: int, words: Sequence[str] = ()) -> Stamped:
@@ -108,6 +125,22 @@ def tf_keras_mwms(model: str) -> Job:
         task = {"cluster": cluster, "task": {"type": "worker", "index": rank}}
         commands.append(Command(argv, {"TF_CONFIG": json.dumps(task), **threads, **QUIET}, [rank]))
     return [Contestant("tf-keras-mwms", commands, SAMPLES_PER_WORKER * WORKERS)]
+
+
+def tf_keras_ps(model: str) -> Job:
+    """The legacy parameter servers: 2 workers, one server and a chief, which only hands out steps."""
+    python = tf_keras_environment()
+    tasks = {"worker": WORKERS, "ps": 1, "chief": 1}
+    cluster = {role: [f"127.0.0.1:{free_port()}" for _ in range(count)] for role, count in tasks.items()}
+    threads = {**ONE_THREAD["tensorflow"], "TF_NUM_INTEROP_THREADS": "4"}  # with fewer its workers may lock up
+    commands = []
+    for role, count in tasks.items():
+        for index in range(count):
+            argv = _script("tf_keras_ps.py", model, python=python)
+            task = {"cluster": cluster, "task": {"type": role, "index": index}}
+            cores = [index] if role == "worker" else range(WORKERS)
+            commands.append(Command(argv, {"TF_CONFIG": json.dumps(task), **threads, **QUIET}, cores))
+    return [Contestant("tf-keras-ps", commands, SAMPLES_PER_WORKER)]
 
 
 PEER_JOBS: dict[str, Callable[[str], Job]] = {

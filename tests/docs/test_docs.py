@@ -50,7 +50,8 @@ def shoal_runs(words: list[str], folder: Path, environ: dict[str, str]) -> None:
 @pytest.mark.parametrize("page", [page for page in READ if page.script()], ids=lambda page: page.name)
 def test_the_python_of_a_page_runs_on_two_workers(page: Page, tmp_path: Path, environ: dict[str, str]) -> None:
     (tmp_path / "page.py").write_text(page.script())
-    shoal_runs(["run", "-n", "2", "--threads", "1", "--backend", "torch", "page.py"], tmp_path, environ)
+    served = ["--strategy", "ps", "--servers", "1"] if "ParameterServer" in page.script() else []
+    shoal_runs(["run", "-n", "2", "--threads", "1", "--backend", "torch", *served, "page.py"], tmp_path, environ)
 
 
 @pytest.mark.parametrize("page", [page for page in READ if page.files()], ids=lambda page: page.name)

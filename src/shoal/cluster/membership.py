@@ -98,6 +98,7 @@ COMPLAINED_WITHIN = 60.0  # and as long as the waits that they are about may hav
 DETAILS = 1.0  # seconds from a loss to its report: how a large process ended is known only when its memory is free
 GUESTS = 1000  # the number of the first worker from another terminal or host; the launcher's own count from 0
 LEAVING = 60.0  # seconds that workers get to write a last checkpoint when the run is interrupted
+SERVERLESS = 10.0  # seconds without any server, and none that was started, after which a run that needs one ends
 UNWATCHED = 1.0  # a longer gap between two Ticks means that the coordinator itself was held up
 
 
@@ -175,6 +176,7 @@ class Membership:
         self._offered: tuple[Candidate, ...] = ()
         self._interrupted: End | None = None  # the run ends when its workers have written a last checkpoint
         self._finish_at = 0.0
+        self._served = now  # when there last was a server, or one that was started
         self._renew_at: float | None = None  # when members that can't reach each other get a fresh view
 
     @classmethod
@@ -513,6 +515,10 @@ class Membership:
             losses = self._report_losses(len(remaining), math.inf)  # nothing more will be known about them
             end = End(True, 0, "every worker finished its script", culprits=self._unfinished())
             return [*losses, *self._finish(end)]
+        if self._expected_servers() or self._config.servers is None:
+            self._served = now
+        elif now - self._served > SERVERLESS:
+            return self._finish(explain(self._troubles(), len(self._seats), self._done()))
         decisions = self._report_losses(len(remaining), now)
         renew = self._renew_at is not None and now >= self._renew_at
         if renew or len(remaining) < len(view.workers):

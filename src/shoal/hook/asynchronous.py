@@ -21,7 +21,7 @@ from shoal.hook.run import Run
 from shoal.hook.seeds import Seeds
 from shoal.hook.store_layout import Pulled, StoreLayout
 from shoal.hook.training import AbstractTraining, FitArguments, Prepared
-from shoal.hook.updates import rate_of, refuse_unless_served
+from shoal.hook.updates import count_update, rate_of, refuse_unless_served
 from shoal.store.client import Client, EpochEnd, Work
 from shoal.store.letters import Open
 
@@ -131,7 +131,8 @@ class AsynchronousTraining(AbstractTraining):
             if self._run.drains:
                 self._leave()
         pulled = self._take_weights(todo.weights)
-        self._at.step, self._at.total = steps, self._at.total
+        self._at.step = steps
+        count_update(self._model.optimizer, steps)
         self._meet(epoch)
         self._advance_seeds(epoch + 1, 0)
         return self._logs_of(pulled)
@@ -172,7 +173,7 @@ class AsynchronousTraining(AbstractTraining):
     def _take_weights(self, weights: list[Any]) -> Pulled:
         pulled = self._layout.unpack(weights)
         variables, shape = self._engine.variables, self._shape
-        self._engine.write([variables.trainable[i] for i in shape.gradients], pulled.trainable)
+        self._engine.adopt([variables.trainable[i] for i in shape.gradients], pulled.trainable)
         self._engine.write([variables.states[i] for i in shape.changed], pulled.states)
         return pulled
 

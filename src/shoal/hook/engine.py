@@ -146,6 +146,10 @@ class AbstractEngine(ABC):
     def write(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
         """Assigns values (which it copies) to variables."""
 
+    def adopt(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
+        """Makes these the variables' values, where they lie if that is possible: nobody writes to them again."""
+        self.write(variables, values)
+
     @abstractmethod
     def trace(self, batch: Any) -> StepShape:
         """Traces the cut training step on a batch of this shape. Changes nothing; raises CannotDistribute."""

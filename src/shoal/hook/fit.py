@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from shoal.collectives.group import Company
@@ -32,20 +33,21 @@ def fit(run: Run, strategy: Strategy, model: Any, arguments: FitArguments, call:
     if not model.compiled:
         raise ValueError("You must call `compile()` before calling `fit()`.")
     servers = strategy.servers_for(run.servers) if isinstance(strategy, ParameterServer) else None
+    cut = strategy if isinstance(strategy, AllReduce) else AllReduce()
+    prepare = partial(_prepared, run, model, arguments, cut, served=servers is not None)
     if run.is_server:
         if servers is not None:
-            with _prepared(run, model, arguments, pieces=1) as prepared:
+            with prepare(pieces=1) as prepared:
                 serve(run, prepared, servers, _scales(strategy), call)
         return history_of(model, run.calls.unpack(run.result_of(call)))
     if servers is not None and servers.staleness != 0:
         with (
-            _prepared(run, model, arguments, pieces=1) as prepared,
+            prepare(pieces=1) as prepared,
             contextlib.closing(AsynchronousTraining(run, prepared, arguments, call, servers)) as training,
         ):
             return training.run()
-    cut = strategy if isinstance(strategy, AllReduce) else AllReduce()
     pieces, fixed = cut.pieces_for(run.pieces, run.workers), cut.fixes_pieces(run.pieces)
-    with _prepared(run, model, arguments, pieces) as prepared:
+    with prepare(pieces) as prepared:
         updates = _updates(run, prepared, servers, call)
         with contextlib.closing(
             SynchronousTraining(run, prepared, arguments, call, pieces, fixed, updates)
@@ -68,8 +70,10 @@ def _updates(run: Run, prepared: Prepared, servers: Servers | None, call: int) -
 
 
 @contextlib.contextmanager
-def _prepared(run: Run, model: Any, arguments: FitArguments, pieces: int) -> Iterator[Prepared]:
-    """Data, model and step, ready to be trained; closed again at the end."""
+def _prepared(
+    run: Run, model: Any, arguments: FitArguments, cut: AllReduce, pieces: int, served: bool
+) -> Iterator[Prepared]:
+    """Data, model and step, ready to be trained; closed at the end. `served`: servers hold the optimizer's state."""
     company = run.company
     seed = _agree_on_seed(company)
     request = feeds.Request(
@@ -95,7 +99,8 @@ def _prepared(run: Run, model: Any, arguments: FitArguments, pieces: int) -> Ite
         if size is not None:
             check_batch(size, pieces)
         batch = feeds.example(spec, max(1, (size or pieces) // pieces))
-        model._symbolic_build(data_batch=batch)
+        with _unbuilt(model.optimizer) if served else contextlib.nullcontext():
+            model._symbolic_build(data_batch=batch)
         engine = engine_for(model)
         engine.begin(seed)  # and again when all have the chief's state
         engine.refuse_unless_distributable()
@@ -104,9 +109,19 @@ def _prepared(run: Run, model: Any, arguments: FitArguments, pieces: int) -> Ite
         engine.put_seeds_back()
         validation = None
         if held_out is not None and not run.is_server:
-            validation = Evaluation.of_held_out(run, AllReduce(), model, held_out, arguments)
+            validation = Evaluation.of_held_out(run, cut, model, held_out, arguments)
             stack.callback(validation.close)
         yield Prepared(model, engine, shape, source, seed, batch, validation)
+
+
+@contextlib.contextmanager
+def _unbuilt(optimizer: Any) -> Iterator[None]:
+    """Keeps Keras from making momenta and the like, which take as much memory as the model or twice as much."""
+    built, optimizer.built = optimizer.built, True
+    try:
+        yield
+    finally:
+        optimizer.built = built
 
 
 def _agree_on_seed(company: Company) -> int:

@@ -54,6 +54,10 @@ class JaxEngine(AbstractEngine):
             variable.assign(np.array(value))
         self._tie(variables)
 
+    def adopt(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
+        typed = [np.asarray(value, v.value.dtype) for v, value in zip(variables, values, strict=True)]
+        _set(variables, jax.device_put(typed, jax.devices()[0]))
+
     def trace(self, batch: Any) -> StepShape:
         names = self.names_of_metrics()
         traced = jax.make_jaxpr(self._whole_step, return_shape=True)(*self._step_inputs(batch, 0, 1.0))

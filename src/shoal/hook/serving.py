@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Sequence
+from typing import Any
 
 from shoal.config import Servers
 from shoal.hook.run import Run
 from shoal.hook.shard_state import ShardState
 from shoal.hook.store_layout import StoreLayout
 from shoal.hook.training import Prepared
-from shoal.store.tensors import Array, ArrayShape, Shapes
+from shoal.store.shards import Shard
+from shoal.store.tensors import Array, ArrayShape, Shapes, Tensors
+
+# Of a model's last fit, by its optimizer: what the next one goes on with. Weights come from the workers every time.
+_kept: weakref.WeakKeyDictionary[Any, dict[Shard, Tensors]] = weakref.WeakKeyDictionary()
 
 
 def serve(run: Run, prepared: Prepared, servers: Servers, scales: bool, call: int) -> None:
     """Until the fit is over. `scales`: stale updates count less."""
     optimizer, synchronous = prepared.model.optimizer, servers.staleness == 0
     layout = StoreLayout(prepared.engine, prepared.shape, optimizer, servers.count, synchronous)
-    server = run.server(call, layout.shapes, lambda shard: ShardTensors(layout.make(shard)), scales)
+    kept = _kept.pop(optimizer, {})
+    server = run.server(
+        call,
+        layout.shapes,
+        lambda number: kept.pop(layout.shards[number], None) or ShardTensors(layout.make(number)),
+        scales,
+    )
     with contextlib.closing(server):
         server.serve(run.say)
+    _kept[optimizer] = {layout.shards[number]: tensors for number, tensors in server.tensors.items()}
 
 
 class ShardTensors:

@@ -129,6 +129,7 @@ class ShardState:
         count = len(self._variables)
         self._engine.write(self._variables, arrays[:count])
         self._sums = [value.astype(total.dtype) for total, value in zip(self._sums, arrays[count:], strict=True)]
+        self._epoch = -1
 
     def state(self) -> list[Array]:
         """Everything that the next updates depend on. See `weights` for how long."""

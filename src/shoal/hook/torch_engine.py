@@ -5,6 +5,7 @@ Gradients and results are read where they lie: a torch tensor on the CPU and a n
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,12 @@ class TorchEngine(AbstractEngine):
     def write(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(np.array(value))
+
+    def adopt(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that torch could write to memory which is only to be read: it does not
+            for variable, value in zip(variables, values, strict=True):
+                variable.value.copy_(torch.from_numpy(value))
 
     def trace(self, batch: Any) -> StepShape:
         self._refuse_buffers()

@@ -103,10 +103,11 @@ class ServedUpdates(AbstractUpdates):
         views = self._run.company.commit(act).values
         weights = self._layout.unpack_weights(self._store.pull(epoch, max(map(int, views))))
         variables = self._engine.variables
-        self._engine.write([variables.trainable[i] for i in self._shape.gradients], weights)
+        self._engine.adopt([variables.trainable[i] for i in self._shape.gradients], weights)
         changed = [variables.states[i] for i in self._shape.changed]
         shaped = [state.reshape(tuple(v.shape)) for state, v in zip(states, changed, strict=True)]
         self._engine.write(changed, shaped)
+        count_update(self._optimizer, 1)
 
     def finish(self) -> None:
         self._store.finish()
@@ -120,6 +121,11 @@ def rate_of(optimizer: Any) -> float | None:
     """The learning rate that callbacks may have set; None where a schedule tells it."""
     rate = getattr(optimizer, "_learning_rate", None)
     return float(keras.ops.convert_to_numpy(rate)) if isinstance(rate, keras.Variable) else None
+
+
+def count_update(optimizer: Any, updates: int) -> None:
+    """On a worker, whose optimizer does nothing else: schedules and callbacks may look at its count."""
+    optimizer.iterations.assign(optimizer.iterations + updates)
 
 
 def refuse_unless_served(run: Run, optimizer: Any) -> None:

@@ -33,7 +33,7 @@ from shoal.store.letters import (
 from shoal.store.links import Heard, Linked, Links
 from shoal.store.messages import Lacking, Pulled, Push, Pushed, ShardMessage, Supply
 from shoal.store.placement import Placement
-from shoal.store.tensors import Array, ShardShapes, landing
+from shoal.store.tensors import Array, Shapes, ShardShapes
 from shoal.store.update import Ask, Compute, Decision, Keep, Over, Update
 from shoal.wire.keys import RunKey
 from shoal.wire.messages import Message
@@ -260,9 +260,10 @@ class Client:
         except BaseException as error:
             self.over(error)
 
-    def _land(self, peer: str, message: Message) -> Sequence[Array]:
-        known = isinstance(message, Pulled) and 0 <= message.shard < len(self._shapes)
-        return landing(self._shapes[message.shard].weights) if known else ()  # type: ignore[attr-defined]
+    def _land(self, peer: str, message: Message) -> Shapes:
+        if isinstance(message, Pulled) and 0 <= message.shard < len(self._shapes):
+            return self._shapes[message.shard].weights
+        return ()
 
     def _read(self, content: bytes) -> None:
         match FROM_DIRECTOR.decode(content):

@@ -50,6 +50,7 @@ class Training(msgspec.Struct):
     turns: dict[str, int] = {}  # of every worker: how many updates it was granted
     waiting: list[str] = []  # workers that want one more, in the order in which they asked
     granted: dict[str, list[Grant]] = {}  # what each worker is at
+    is_short: bool = False  # a server was lost, and copies are missing since
 
 
 class State(msgspec.Struct):
@@ -124,7 +125,7 @@ class Director:
                 return self._open(message)
             case Close(call) if training is not None and call == training.opened.call:
                 state.training, state.closed = None, call
-                return [_send(self._servers, Closed(call))]
+                return [*_observed(training.clock), _send(self._servers, Closed(call))]
             case CaughtUp(shard, view, server) if training is not None and training.placement is not None:
                 return self._caught_up(training, training.placement.caught_up(view, shard, server))
             case Differs(shard, _, server, version):
@@ -187,7 +188,9 @@ class Director:
 
     def _next_view(self, training: Training, before: Placement, lost: Sequence[str] = ()) -> list[Wish]:
         self._state.view += 1
-        training.placement = before.next(self._state.view, self._present(training))
+        servers = self._present(training)
+        training.is_short |= not set(before.servers) <= set(servers)
+        training.placement = before.next(self._state.view, servers)
         said = [Say(_setback(setback)) for setback in setbacks(before, training.placement)]
         return [*said, *self._publish(training, training.placement, lost)]
 
@@ -199,7 +202,13 @@ class Director:
 
     def _caught_up(self, training: Training, placement: Placement) -> list[Wish]:
         training.placement = placement
-        return [] if placement.is_settled else self._next_view(training, placement)
+        if not placement.is_settled:
+            return self._next_view(training, placement)
+        copies = min(len(view.backups) + 1 for view in placement.views)
+        if not training.is_short or copies < placement.replicas:
+            return []
+        training.is_short = False
+        return [Say(f"every shard has {copies} copies again")]
 
     # Workers ----------------------------------------------------------------------------------------
 
@@ -265,6 +274,16 @@ class Director:
             training.granted.setdefault(worker, []).append(grant)
             decisions.append(_send((worker,), grant))
         return decisions
+
+
+def _observed(clock: StalenessClock) -> list[Wish]:
+    """How stale the updates were, in a line."""
+    total = sum(clock.observed.values())
+    if not total:
+        return []
+    mean = sum(staleness * count for staleness, count in clock.observed.items()) / total
+    bound = "none" if clock.bound is None else clock.bound
+    return [Say(f"{total} updates with a staleness of {mean:.1f} on average, {clock.stalest} at most (bound: {bound})")]
 
 
 def _setback(setback: Setback) -> str:

@@ -14,20 +14,56 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from shoal.clock import Deadline
 from shoal.errors import WireError
-from shoal.store.messages import CODEC, Hello
+from shoal.store.chutes import Incoming, Laid, Outgoing, Return, Share
+from shoal.store.messages import (
+    Anew,
+    Checked,
+    Confirmed,
+    Hello,
+    Lacking,
+    Order,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Refused,
+    Standing,
+    Supply,
+    Transfer,
+)
+from shoal.store.tensors import Array, Shapes, landing
 from shoal.wire.connection import Connection, connect
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
-from shoal.wire.messages import Message
+from shoal.wire.memory import close_all
+from shoal.wire.messages import Codec, Message
 
-Array = np.ndarray[Any, Any]
-Landing = Callable[[str, Message], Sequence[Array]]  # peer, message -> arrays for what comes beside it
+Landing = Callable[[str, Message], Shapes]  # peer, message -> what should come beside it
+
+CODEC = Codec(
+    Hello,
+    Share,
+    Laid,
+    Return,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Lacking,
+    Supply,
+    Standing,
+    Order,
+    Transfer,
+    Confirmed,
+    Checked,
+    Anew,
+    Refused,
+)
 
 _DIAL = 2.0  # seconds for one attempt
 _PAUSE = 0.02  # seconds between two
@@ -59,6 +95,33 @@ class Heard:
 Event = Linked | Lost | Heard
 
 
+class _Link:
+    """A connection to one peer, and the memory shared with it."""
+
+    def __init__(self, connection: Connection, give_back: Callable[[_Link, Return], None]) -> None:
+        self.connection = connection
+        self.landed: Sequence[Array] = ()  # where what is arriving over the connection goes
+        self.incoming = Incoming(partial(give_back, self))
+        self._outgoing = Outgoing(lambda share, fd: connection.send_fds(share, [fd]))
+
+    def post(self, message: Message, arrays: Sequence[Array], lasting: bool) -> None:
+        laid = self._outgoing.lay(arrays) if arrays and self.connection.carries_fds else None
+        if laid is not None:
+            self.connection.post(laid)
+            self.connection.post(message)
+        else:
+            kept = arrays if lasting else [np.array(array) for array in arrays]
+            self.connection.post(message, [_bytes(array) for array in kept if array.size])
+
+    def returned(self, message: Return) -> None:
+        self._outgoing.returned(message)
+
+    def close(self) -> None:
+        self.connection.close()
+        self.incoming.close()
+        self._outgoing.close()
+
+
 class Links:
     """One member's connections. All but `poke` belongs to one thread."""
 
@@ -67,8 +130,8 @@ class Links:
         self._key = key
         self._landing = landing
         self._listener = listener
-        self._peers: dict[str, Connection] = {}
-        self._landed: dict[int, Sequence[Array]] = {}  # by descriptor: where what is arriving goes
+        self._links: dict[str, _Link] = {}
+        self._returns: deque[tuple[_Link, Return]] = deque()  # to be sent; any thread adds to it
         self._events: deque[Event] = deque()
         self._wanted: dict[str, str] = {}  # peer -> address
         self._dialling: dict[str, _Dial] = {}
@@ -83,19 +146,20 @@ class Links:
         self._wanted = dict(peers)
         self._dial_missing()
 
-    def post(self, peer: str, message: Message, arrays: Sequence[Array] = ()) -> None:
-        """Send it, as soon as there is room. The arrays must stay as they are."""
-        connection = self._peers.get(peer)
-        if connection is None:
+    def post(self, peer: str, message: Message, arrays: Sequence[Array] = (), lasting: bool = True) -> None:
+        """Send it, as soon as there is room. `lasting`: the arrays will stay as they are; else they are copied."""
+        link = self._links.get(peer)
+        if link is None:
             return
         try:
-            connection.post(message, [_bytes(array) for array in arrays if array.size])
-            self._heed_room(connection)
+            link.post(message, arrays, lasting)
+            self._heed_room(link.connection)
         except WireError:
             self._lose(peer)
 
     def wait(self, seconds: float) -> list[Event]:
         """What has happened, at once if something has; else what happens within so many seconds, if anything."""
+        self._send_returns()
         for ready, _ in self._selector.select(0.0 if self._events else seconds):
             ready.data()
         self._take_dialled()
@@ -104,19 +168,21 @@ class Links:
 
     def poke(self) -> None:
         """End a wait. Any thread may."""
-        os.eventfd_write(self._poke, 1)
+        if self._poke >= 0:
+            os.eventfd_write(self._poke, 1)
 
     def close(self) -> None:
         """Hang up on everybody; not on who dials just now."""
         if self._listener is not None:
             self._selector.unregister(self._listener)
-        for connection in self._peers.values():
-            connection.close()
+        for link in self._links.values():
+            link.close()
         for dial in self._dialling.values():
             dial.forget()
-        self._peers.clear()
+        self._links.clear()
         self._selector.close()
-        os.close(self._poke)
+        poke, self._poke = self._poke, -1
+        os.close(poke)
 
     # Connections ------------------------------------------------------------------------------------
 
@@ -138,38 +204,60 @@ class Links:
             self._add(message.member, connection)
 
     def _add(self, peer: str, connection: Connection) -> None:
-        if peer in self._peers:
+        if peer in self._links:
             self._lose(peer)
         connection.peer = peer
-        self._peers[peer] = connection
+        self._links[peer] = _Link(connection, self._give_back)
         self._selector.register(connection, selectors.EVENT_READ, partial(self._hear, peer))
         self._events.append(Linked(peer))
         if connection.buffered:
             self._hear(peer)
 
     def _hear(self, peer: str) -> None:
-        connection = self._peers.get(peer)
-        if connection is None:
+        link = self._links.get(peer)
+        if link is None:
             return
-        fd = connection.fileno()
 
         def place(message: Message) -> list[memoryview]:
-            arrays = self._landed[fd] = self._landing(peer, message)
-            return [_bytes(array) for array in arrays if array.size]
+            link.landed = landing(self._landing(peer, message))
+            return [_bytes(array) for array in link.landed if array.size]
 
         try:
-            connection.flush()
-            self._heed_room(connection)
-            while (message := connection.try_receive(place)) is not None:
-                self._events.append(Heard(peer, message, self._landed.pop(fd, ())))
+            link.connection.flush()
+            self._heed_room(link.connection)
+            while (received := link.connection.try_receive_fds(place)) is not None:
+                self._take(peer, link, *received)
         except WireError:
             self._lose(peer)
 
+    def _take(self, peer: str, link: _Link, message: Message, fds: list[int]) -> None:
+        match message:
+            case Share() if len(fds) == 1:
+                link.incoming.take(message, fds.pop())
+            case Laid():
+                link.incoming.heed(message)
+            case Return():
+                link.returned(message)
+            case _:
+                landed, link.landed = link.landed, ()
+                laid = link.incoming.arrays(self._landing(peer, message)) if link.incoming.expects else None
+                self._events.append(Heard(peer, message, landed if laid is None else laid))
+        close_all(fds)
+
+    def _give_back(self, link: _Link, message: Return) -> None:
+        self._returns.append((link, message))
+        self.poke()
+
+    def _send_returns(self) -> None:
+        while self._returns:
+            link, message = self._returns.popleft()
+            if self._links.get(link.connection.peer) is link:
+                self.post(link.connection.peer, message)
+
     def _lose(self, peer: str) -> None:
-        connection = self._peers.pop(peer)
-        self._landed.pop(connection.fileno(), None)
-        self._selector.unregister(connection)
-        connection.close()
+        link = self._links.pop(peer)
+        self._selector.unregister(link.connection)
+        link.close()
         self._events.append(Lost(peer))
         self._dial_missing()
 
@@ -183,7 +271,7 @@ class Links:
 
     def _dial_missing(self) -> None:
         for peer, address in self._wanted.items():
-            if peer not in self._peers and peer not in self._dialling:
+            if peer not in self._links and peer not in self._dialling:
                 self._dialling[peer] = _Dial(self._me, peer, address, self._key, self.poke)
 
     def _take_dialled(self) -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from shoal.store.batches import Batch
 from shoal.store.ledger import Ledger, Provenance
-from shoal.wire.messages import Codec, Message
+from shoal.wire.messages import Message
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True):
@@ -154,21 +154,3 @@ class Differs(ShardMessage, frozen=True):
     server: str
     version: int
     digests: tuple[int, int]  # the primary's, the other's
-
-
-CODEC = Codec(
-    Hello,
-    Pull,
-    Pulled,
-    Push,
-    Pushed,
-    Lacking,
-    Supply,
-    Standing,
-    Order,
-    Transfer,
-    Confirmed,
-    Checked,
-    Anew,
-    Refused,
-)

@@ -10,8 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from shoal.cluster.member import Seat
 from shoal.store.ledger import Ledger
 from shoal.store.letters import FROM_DIRECTOR, TO_DIRECTOR, Closed, Placed, Serve
@@ -27,7 +25,7 @@ from shoal.store.messages import (
     Transfer,
 )
 from shoal.store.replica import Apply, Decision, Digest, Drop, Give, GoBack, Load, Replica, Report, Tell
-from shoal.store.tensors import Array, ShardShapes, Tensors, landing
+from shoal.store.tensors import Array, Shapes, ShardShapes, Tensors
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 from shoal.wire.messages import Message
@@ -58,7 +56,7 @@ class Server:
         self._make = make
         self._scales = scales
         self._replicas = [Replica(shard, me) for shard in range(len(shapes))]
-        self._tensors: dict[int, Tensors] = {}
+        self.tensors: dict[int, Tensors] = {}  # of the shards that it holds
         self._lacking: dict[int, _Lack] = {}
         self._letters: deque[bytes] = deque()
         self._over: BaseException | None = None
@@ -119,18 +117,18 @@ class Server:
                 case Closed(call) if call == self._call:
                     self._closed = True
 
-    def _land(self, peer: str, message: Message) -> Sequence[Array]:
-        """Memory for what comes beside a message; none for what should bring nothing."""
+    def _land(self, peer: str, message: Message) -> Shapes:
+        """What should come beside a message."""
         if not isinstance(message, ShardMessage) or not 0 <= message.shard < len(self._shapes):
             return ()
         shapes = self._shapes[message.shard]
         match message:
             case Push() | Order():
-                return landing(shapes.gradients)
+                return shapes.gradients
             case Supply():
-                return landing(shapes.weights)
+                return shapes.weights
             case Transfer():
-                return landing(self._of(message.shard).state_shapes())
+                return self._of(message.shard).state_shapes()
             case _:
                 return ()
 
@@ -178,7 +176,7 @@ class Server:
                 self._links.post(to, message, beside if isinstance(beside, list) else ())
             case Give(to, message):
                 given = self._of(message.shard).weights() if isinstance(message, Pulled) else self._state(message.shard)
-                self._links.post(to, message, [np.array(array) for array in given])  # the next update changes them
+                self._links.post(to, message, given, lasting=False)  # the next update changes them
             case Report(message):
                 self._seat.write(TO_DIRECTOR.encode(message))
             case Apply(_, update, staleness, gradients):
@@ -194,15 +192,15 @@ class Server:
             case GoBack():
                 self._lacking[replica.shard] = _Lack(replica.shard, replica.view)
             case Drop():
-                self._tensors.pop(replica.shard, None)
+                self.tensors.pop(replica.shard, None)
 
     def _state(self, shard: int) -> Sequence[Array]:
         return self._of(shard).state()
 
     def _of(self, shard: int) -> Tensors:
-        if shard not in self._tensors:
-            self._tensors[shard] = self._make(shard)
-        return self._tensors[shard]
+        if shard not in self.tensors:
+            self.tensors[shard] = self._make(shard)
+        return self.tensors[shard]
 
 
 class _Lack:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -19,20 +19,35 @@ class ArrayShape(msgspec.Struct, frozen=True):
     dtype: str
     size: int
 
-    def empty(self) -> Array:
-        """Memory for one, where a backend can read it in place."""
-        dtype = np.dtype(self.dtype)
-        raw = np.empty(self.size * dtype.itemsize + ALIGNMENT, np.uint8)
-        start = -raw.ctypes.data % ALIGNMENT
-        return raw[start : start + self.size * dtype.itemsize].view(dtype)
+    @property
+    def nbytes(self) -> int:
+        return self.size * np.dtype(self.dtype).itemsize
 
 
 Shapes = tuple[ArrayShape, ...]
 
 
+def offsets(sizes: Iterable[int]) -> list[int]:
+    """Where arrays of so many bytes lie, one behind the other and aligned; and at last where the next would."""
+    places = [0]
+    for nbytes in sizes:
+        places.append(places[-1] + -(-nbytes // ALIGNMENT) * ALIGNMENT)
+    return places
+
+
+def arrays_in(memory: Array, shapes: Sequence[ArrayShape]) -> list[Array]:
+    """Arrays of these shapes, in aligned memory that has room for them."""
+    places = offsets(shape.nbytes for shape in shapes)
+    return [
+        memory[place : place + shape.nbytes].view(shape.dtype) for place, shape in zip(places, shapes, strict=False)
+    ]
+
+
 def landing(shapes: Sequence[ArrayShape]) -> list[Array]:
-    """Memory for arrays that are about to arrive."""
-    return [shape.empty() for shape in shapes]
+    """New memory for arrays that are about to arrive, where a backend can read them in place."""
+    room = offsets(shape.nbytes for shape in shapes)[-1]
+    raw = np.empty(room + ALIGNMENT, np.uint8)
+    return arrays_in(raw[-raw.ctypes.data % ALIGNMENT :], shapes)
 
 
 class ShardShapes(msgspec.Struct, frozen=True):

@@ -79,6 +79,11 @@ class Connection:
             if twin.family != socket.AF_UNIX:
                 twin.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(seconds * 1000))
 
+    @property
+    def carries_fds(self) -> bool:
+        """Whether the peer is a process of this host, which can be given descriptors."""
+        return self._unix is not None
+
     def local_host(self) -> str:
         """The address of this host that leads to the peer; loopback for a unix socket."""
         with socket.socket(fileno=os.dup(self.fileno())) as twin:
@@ -184,6 +189,12 @@ class Connection:
         frame announces, else BadFrame. It is called once per frame, as soon as the header is here.
         """
         return self._next_frame(place, fds=None)
+
+    def try_receive_fds(self, place: Place | None = None) -> tuple[Message, list[int]] | None:
+        """The same, with the descriptors that came with it; the caller closes them."""
+        fds: list[int] = []
+        message = self._next_frame(place, fds)
+        return None if message is None else (message, fds)
 
     def receive(self, deadline: Deadline, place: Place | None = None, wake: Wakeup | None = None) -> Message:
         """The next frame. PeerTimeout after the deadline, PeerClosed if the peer goes, the wakeup's reason."""
