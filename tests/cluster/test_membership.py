@@ -20,6 +20,7 @@ from shoal.cluster.events import (
     Interrupted,
     Noted,
     Over,
+    Report,
     Said,
     Started,
     Tell,
@@ -1055,6 +1056,9 @@ def test_members_join_the_next_coordinator_again_and_the_view_stays():
         assert Post("seed", b"7") in told(decisions, number + 1)
         assert ViewChange(scene.membership.view) in told(decisions, number + 1)
     assert after.membership.view == scene.membership.view
+    (report,) = after.happen(Tick(), after=0.1)  # which the coordinator before did not come to
+    assert isinstance(report, Report)
+    assert report.text.startswith("worker-2 (pid 102) closed its connection")
     assert after.happen(Tick(), after=0.1) == []
     view = new_view(after.happen(Closed(1)))
     assert (view.number, ids(view)) == (3, ["worker-1"])  # no number is given twice

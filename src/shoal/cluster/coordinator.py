@@ -203,7 +203,7 @@ class Coordinator:
     def _perform_decisions(self) -> None:
         while self._events:
             decisions = self._membership.handle(self._events.popleft(), self._clock.now())
-            if any(isinstance(decision, Tell) for decision in decisions):
+            if any(isinstance(decision, Tell | Report) for decision in decisions):
                 self._write_down()
             for decision in decisions:
                 match decision:

@@ -148,6 +148,7 @@ class Record(msgspec.Struct, frozen=True):
     finished: tuple[Finished, ...] = ()
     servers: tuple[Member, ...] = ()
     department: bytes | None = None
+    owed: tuple[str, ...] = ()  # what the user was not told yet
 
 
 class Membership:
@@ -173,6 +174,7 @@ class Membership:
         self._finished: dict[int, Finished] = {}
         self._noticed: dict[str, float] = {}  # troubled member -> when; in order
         self._reported: set[str] = set()
+        self._owed: tuple[str, ...] = ()  # reports that another coordinator did not come to
         self._offered: tuple[Candidate, ...] = ()
         self._interrupted: End | None = None  # the run ends when its workers have written a last checkpoint
         self._finish_at = 0.0
@@ -194,6 +196,7 @@ class Membership:
             seat.member, seat.worked = member, now
         self._posts = {post.name: post for post in record.posts}
         self._finished = {finished.call: finished for finished in record.finished}
+        self._owed = record.owed
         return self
 
     def record(self) -> Record | None:
@@ -210,6 +213,7 @@ class Membership:
             tuple(self._finished.values()),
             tuple(self._servers().values()),
             self._department.record() if self._department is not None else None,
+            (*self._owed, *(t.sentence(id) for id, t in self._troubles().items() if id not in self._reported)),
         )
 
     # What the shell asks ----------------------------------------------------------------------------
@@ -253,7 +257,9 @@ class Membership:
                 return self._drain([id for id in self._seats if role_of(id) == "worker"], why)
             case Tick(evidence):
                 self._tick(evidence, now)
-                decisions = self._fulfil(self._department.tick(now)) if self._department is not None else []
+                decisions = [Report(text) for text in self._owed]
+                self._owed = ()
+                decisions += self._fulfil(self._department.tick(now)) if self._department is not None else []
         decisions += self._settle(now)
         return decisions + self._inform(now)
 

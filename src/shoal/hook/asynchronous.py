@@ -89,7 +89,7 @@ class AsynchronousTraining(AbstractTraining):
     def _come_late(self) -> bytes | None:
         """Be let in while the others compute; the next epoch's beginning tells the rest."""
         self._run.say("waiting to be let in")
-        self._engine.rehearse(self._example)
+        self._engine.rehearse(self._example, applies=False)
         self._client = self._enter_store(late=True)
         over = self._run.wait_in(self._call)
         if over is not None:

@@ -158,8 +158,11 @@ class AbstractEngine(ABC):
     def piece(self, batch: Any, piece: int, weight: float) -> Sequence[Array]:
         """Gradients, states, metrics and logs of one piece, in schema order; valid until the next call."""
 
-    def rehearse(self, batch: Any) -> None:
-        """Compiles what a step needs, on a batch whose values do not matter. Before the state is set."""
+    def rehearse(self, batch: Any, applies: bool = True) -> None:
+        """Compiles what a step needs, on a batch whose values do not matter. Before the state is set.
+
+        `applies`: this worker updates the weights itself.
+        """
         self.piece(batch, 0, 1.0)
 
     @abstractmethod

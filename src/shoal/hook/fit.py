@@ -53,7 +53,8 @@ def fit(run: Run, strategy: Strategy, model: Any, arguments: FitArguments, call:
             SynchronousTraining(run, prepared, arguments, call, pieces, fixed, updates)
         ) as training:
             if run.company.is_late:
-                prepared.engine.rehearse(prepared.batch)  # compiles, so that nobody waits for this worker later
+                # Compiles, so that nobody waits for this worker later.
+                prepared.engine.rehearse(prepared.batch, applies=servers is None)
                 training.prepare()
             return training.run()
 

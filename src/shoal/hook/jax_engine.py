@@ -106,8 +106,10 @@ class JaxEngine(AbstractEngine):
         _set(variables.optimizer, optimizer)
         _set(changed, new_states)
 
-    def rehearse(self, batch: Any) -> None:
+    def rehearse(self, batch: Any, applies: bool = True) -> None:
         super().rehearse(batch)
+        if not applies:
+            return
         assert self._shape is not None, "trace() first"
         device = jax.devices()[0]
         variables = self.variables

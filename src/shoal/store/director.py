@@ -7,7 +7,9 @@ It hears letters from workers and servers, and from the coordinator who is there
                                                             └────┘ somebody is lost or comes, one has caught up
 
 What it knows is one Struct, written down before anybody is told what follows from it. So a director that takes over
-knows everything that anybody was ever told; what it was told in vain, it is told again.
+knows everything that anybody was ever told; what it was told in vain, it is told again. What the one before told in
+vain it tells again: to each the shards' places, when it first hears from it; and what answers a Want, when that is
+said again. A worker that says nothing, because it knows no places yet, is told them now and then.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ from shoal.store.placement import Placement, Setback, setbacks
 from shoal.store.staleness import StalenessClock
 from shoal.wire.messages import Message
 
+REMIND = 0.1  # seconds after which one that says nothing is told again where the shards are; then twice as many, …
+
 
 class Training(msgspec.Struct):
     """One training with parameter servers."""
@@ -47,10 +51,10 @@ class Training(msgspec.Struct):
     clock: StalenessClock
     placement: Placement | None = None  # None: the servers are not all there yet
     workers: list[str] = []
-    turns: dict[str, int] = {}  # of every worker: how many updates it was granted
-    waiting: list[str] = []  # workers that want one more, in the order in which they asked
+    turns: dict[str, int] = {}  # of every worker: the first that it was not granted yet
+    waiting: list[tuple[str, int]] = []  # who wants one more, as which of its turns; in the order in which they asked
     granted: dict[str, list[Grant]] = {}  # what each worker is at
-    is_short: bool = False  # a server was lost, and copies are missing since
+    is_short: bool = False  # a server was lost, and copies are missing since; the user was told
 
 
 class State(msgspec.Struct):
@@ -73,6 +77,10 @@ class Director:
         self._servers: dict[str, str] = {}  # those who are there, and their addresses
         self._expected = 0
         self._now = 0.0
+        # Of one that takes over: who has spoken to it, and when the others are told again where the shards are.
+        self._met: set[str] | None = None if written is None else set()
+        self._remind_at = 0.0
+        self._pause = REMIND
 
     def record(self) -> bytes:
         """What must not be forgotten."""
@@ -104,19 +112,27 @@ class Director:
             return self._place(training)
         lost = [worker for worker in training.workers if worker not in workers]
         came = [worker for worker in workers if worker not in training.workers]
+        was_over = training.book.is_over
         for worker in lost:
             self._lose(training, worker)
         for worker in came:
             training.clock.join(worker)
         training.workers = list(workers)
+        over = [] if was_over else self._over(training)  # halted, and only the lost ones were still at something
         if lost or self._present(training) != list(training.placement.servers):
-            return [*self._next_view(training, training.placement, lost), *self._deal(training)]
+            return [*self._next_view(training, training.placement, lost), *over, *self._deal(training)]
         return [*self._publish(training, training.placement), *self._deal(training)] if came else []
 
     def hear(self, sender: str, content: bytes, now: float) -> list[Wish]:
         """A letter from a worker or a server. BadFrame if it is none."""
         self._now = now
         message = TO_DIRECTOR.decode(content)
+        reminder = self._remind([sender]) if self._is_strange(sender) else []
+        if self._met is not None:
+            self._met.add(sender)
+        return [*reminder, *self._heed(sender, message)]
+
+    def _heed(self, sender: str, message: Message) -> list[Wish]:
         state, training = self._state, self._state.training
         match message:
             case Serve(call):
@@ -127,6 +143,8 @@ class Director:
                 state.training, state.closed = None, call
                 return [*_observed(training.clock), _send(self._servers, Closed(call))]
             case CaughtUp(shard, view, server) if training is not None and training.placement is not None:
+                if view != training.placement.number:
+                    return []  # perhaps of a training before this one, which had more shards
                 return self._caught_up(training, training.placement.caught_up(view, shard, server))
             case Differs(shard, _, server, version):
                 text = f"the copy of shard {shard} on {server} differed from {sender}'s at version {version}"
@@ -140,9 +158,26 @@ class Director:
         """Time has passed."""
         self._now = now
         training = self._state.training
-        if training is None or training.placement is None or not training.book.expire(now):
+        if training is None or training.placement is None:
             return []
-        return self._deal(training)
+        reminder: list[Wish] = []
+        strange = [worker for worker in training.workers if self._is_strange(worker)]
+        if strange and now >= self._remind_at:
+            self._remind_at, self._pause = now + self._pause, 2 * self._pause
+            reminder = self._remind(strange)
+        if not training.book.expire(now):
+            return reminder
+        return [*reminder, *self._over(training), *self._deal(training)]
+
+    def _is_strange(self, member: str) -> bool:
+        """Whether this one may have missed something that the director before has told, or tried to."""
+        return self._met is not None and member not in self._met
+
+    def _remind(self, members: Sequence[str]) -> list[Wish]:
+        training = self._state.training
+        if training is None or training.placement is None:
+            return []
+        return [_send(members, self._placed(training, training.placement))]
 
     # Trainings --------------------------------------------------------------------------------------
 
@@ -188,27 +223,30 @@ class Director:
 
     def _next_view(self, training: Training, before: Placement, lost: Sequence[str] = ()) -> list[Wish]:
         self._state.view += 1
-        servers = self._present(training)
-        training.is_short |= not set(before.servers) <= set(servers)
-        training.placement = before.next(self._state.view, servers)
-        said = [Say(_setback(setback)) for setback in setbacks(before, training.placement)]
-        return [*said, *self._publish(training, training.placement, lost)]
+        placement = training.placement = before.next(self._state.view, self._present(training))
+        said = [Say(_setback(setback)) for setback in setbacks(before, placement)]
+        short = _short(placement)
+        if short and not training.is_short:
+            training.is_short = True
+            few = f"{len(short)} of {len(placement.views)} shards have fewer than {placement.replicas} copies"
+            said.append(Say(f"{few} until another server has caught up"))
+        return [*said, *self._publish(training, placement, lost)]
 
     def _publish(self, training: Training, placement: Placement, lost: Sequence[str] = ()) -> list[Wish]:
         """To all: servers that hold nothing any more, and workers that are outside now, must hear that too."""
-        opened, workers = training.opened, tuple(training.workers)
-        placed = Placed(opened.call, placement, workers, self._servers, opened.facts)
-        return [_send((*self._servers, *training.workers, *lost), placed)]
+        return [_send((*self._servers, *training.workers, *lost), self._placed(training, placement))]
+
+    def _placed(self, training: Training, placement: Placement) -> Placed:
+        opened = training.opened
+        return Placed(opened.call, placement, tuple(training.workers), self._servers, opened.facts)
 
     def _caught_up(self, training: Training, placement: Placement) -> list[Wish]:
         training.placement = placement
-        if not placement.is_settled:
-            return self._next_view(training, placement)
-        copies = min(len(view.backups) + 1 for view in placement.views)
-        if not training.is_short or copies < placement.replicas:
-            return []
+        news = [] if placement.is_settled else self._next_view(training, placement)
+        if not training.is_short or _short(training.placement):
+            return news
         training.is_short = False
-        return [Say(f"every shard has {copies} copies again")]
+        return [Say(f"every shard has {placement.replicas} copies again"), *news]
 
     # Workers ----------------------------------------------------------------------------------------
 
@@ -231,11 +269,18 @@ class Director:
                 return []
             case _:
                 return []
-        return [_send(training.workers, EpochOver(training.opened.call, book.epoch))] if book.is_over else []
+        return self._over(training)
+
+    def _over(self, training: Training) -> list[Wish]:
+        """If the epoch is over: that it is, to all who know where the shards are; the others hear it when they want."""
+        if not training.book.is_over:
+            return []
+        workers = [worker for worker in training.workers if not self._is_strange(worker)]
+        return [_send(workers, EpochOver(training.opened.call, training.book.epoch))]
 
     def _want(self, training: Training, worker: str, turn: int) -> list[Wish]:
-        if worker not in training.waiting and turn >= training.turns.get(worker, 0):
-            training.waiting.append(worker)
+        if (worker, turn) not in training.waiting and turn >= training.turns.get(worker, 0):
+            training.waiting.append((worker, turn))
         again = [_send((worker,), grant) for grant in training.granted.get(worker, []) if grant.turn == turn]
         book = training.book
         over = [_send((worker,), EpochOver(training.opened.call, book.epoch))] if book.is_over else []
@@ -253,27 +298,30 @@ class Director:
         training.book.lost(worker)
         training.clock.lose(worker)
         training.granted.pop(worker, None)
-        if worker in training.waiting:
-            training.waiting.remove(worker)
+        training.waiting = [(other, turn) for other, turn in training.waiting if other != worker]
 
     def _deal(self, training: Training) -> list[Wish]:
         """Grant what may be granted, in the order in which workers asked."""
         decisions: list[Wish] = []
         assert training.placement is not None
-        for worker in list(training.waiting):
+        for worker, turn in list(training.waiting):
             if training.clock.waits_for(worker):
                 continue
             lease = training.book.take(worker, self._now + self._lease)
             if lease is None:
                 continue
-            training.waiting.remove(worker)
-            turn = training.turns.get(worker, 0)
+            training.waiting.remove((worker, turn))
             training.turns[worker] = turn + 1
             number = training.clock.begin(worker)
             grant = Grant(training.opened.call, turn, lease.batch, number, training.placement.number)
             training.granted.setdefault(worker, []).append(grant)
             decisions.append(_send((worker,), grant))
         return decisions
+
+
+def _short(placement: Placement) -> list[int]:
+    """The shards that one more loss could take."""
+    return [view.shard for view in placement.views if len(view.backups) + 1 < placement.replicas]
 
 
 def _observed(clock: StalenessClock) -> list[Wish]:
