@@ -194,6 +194,8 @@ def main() -> None:
     parser.add_argument("--raise-on", default=None, help="a worker, or all")
     parser.add_argument("--raise-at", type=int, nargs=3, default=(0, 0, 0), metavar="N", help="fit, epoch, batch")
     options = parser.parse_args()
+    if (options.out / "pace").exists():
+        time.sleep(0.3)  # so that one who is starting can be hit
     out: Path = options.out
     out.mkdir(exist_ok=True)
     pace = Pace(out / "pace")

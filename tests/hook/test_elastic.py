@@ -24,11 +24,11 @@ IN_EVERY_PHASE = [
     Harm("other", "building the model"),
     Harm("other", "taking the chief's weights"),
     Harm("chief", "computing piece"),
-    # Those who come in their place.
+    # Those who come in their place. The first makes another one start, which the next harm finds.
+    Harm("newcomer", "waiting to be let in", 1),
     Harm("newcomer", "starting", 1),
     Harm("newcomer", "building the model", 1),
     Harm("newcomer", "tracing the training step", 1),
-    Harm("newcomer", "waiting to be let in", 1),
     Harm("newcomer", "waiting to be let in", 3, after=0.01),
     # Every phase of a step.
     *(Harm(who, phase, 8 + 2 * place) for place, phase in enumerate(IN_STEP) for who in ("chief", "other")),

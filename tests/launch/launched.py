@@ -148,8 +148,9 @@ def status(world: World) -> list[dict[str, object]]:
 
 # What every script may use. `exchange` waits as an exchange does that nobody else comes to; `forever` looks at
 # nothing, as a long computation does; `until` waits for the test. Marks bear the worker's number, which stays.
+# (That KERAS_BACKEND is named keeps keras from being imported for scripts that do not need it.)
 _PRELUDE = """
-import os, sys, time
+import os, sys, time  # KERAS_BACKEND
 from pathlib import Path
 from shoal import session
 

@@ -174,10 +174,13 @@ class Director:
         return self._met is not None and member not in self._met
 
     def _remind(self, members: Sequence[str]) -> list[Wish]:
-        training = self._state.training
-        if training is None or training.placement is None:
-            return []
-        return [_send(members, self._placed(training, training.placement))]
+        """Where the shards are; and servers whose training is closed, that it is."""
+        state, training = self._state, self._state.training
+        calls = {id: state.serving[id] for id in members if id in state.serving}
+        reminders: list[Wish] = [_send((id,), Closed(call)) for id, call in calls.items() if call <= state.closed]
+        if training is not None and training.placement is not None:
+            reminders.append(_send(members, self._placed(training, training.placement)))
+        return reminders
 
     # Trainings --------------------------------------------------------------------------------------
 
