@@ -220,6 +220,8 @@ def main() -> None:
     told["predicted"] = hashlib.sha256(model.predict(x, batch_size=64, verbose=0).tobytes()).hexdigest()
     if options.save:
         run.say(SAVING)
+        if (out / "pace").exists():
+            time.sleep(0.05)  # so that it is seen; `save` itself says other things
         model.save(out / "model.keras")
         loaded = keras.models.load_model(out / "model.keras", custom_objects={"Counted": Counted})
         told["saved"] = all(

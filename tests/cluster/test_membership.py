@@ -133,7 +133,7 @@ def test_the_run_ends_well_when_the_last_is_done():
     assert scene.say(0, Done(10)) == []
     decisions = scene.say(1, Done(10))
     assert scene.end.ok
-    assert decisions[-1] == Over(scene.end)
+    assert decisions[0] == Over(scene.end)
     assert told(decisions, 1) == told(decisions, 2) == [scene.end]
 
 
@@ -395,7 +395,7 @@ def test_the_run_ends_with_its_last_worker_and_all_are_named():
     assert scene.end.culprits == ("worker-1", "worker-0")
     assert "killed by SIGKILL" in scene.end.reason
     assert not scene.end.ok
-    assert decisions[-1] == Over(scene.end)
+    assert decisions[-2] == Over(scene.end)
 
 
 def test_with_fewer_than_the_least_the_view_is_not_enough_until_another_comes():

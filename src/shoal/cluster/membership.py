@@ -687,7 +687,8 @@ class Membership:
 
     def _finish(self, end: End) -> list[Decision]:
         self.end = end
-        return [Tell(self._links(), end), Over(end)]
+        # The launcher first: when it sees a worker's process end, it must know whether that was the run's end.
+        return [Over(end), Tell(self._links(), end)]
 
     def _troubles(self) -> dict[str, Trouble]:
         troubles = {id: self._seats[id].trouble for id in self._noticed}

@@ -133,8 +133,10 @@ class _Launcher:
     def run(self) -> End:
         """Wait until the run is over and all members are gone."""
         while self._end is None or self._alive():
-            for ready, _ in self._selector.select(self._patience()):
-                ready.data()
+            # The coordinator first: what it says explains what else is seen.
+            ready = self._selector.select(self._patience())
+            for key, _ in sorted(ready, key=lambda found: found[0].fileobj is not self._leash):
+                key.data()
             self._watch_coordinator()
             self._say_farewell()
             self._follow()
