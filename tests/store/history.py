@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from shoal.store.batches import Batch
+from shoal.store.batches import Batch, Tally
+from shoal.store.director import Training
+from shoal.store.letters import Grant
 from shoal.store.messages import Point, Pulled, Pushed
+from shoal.store.placement import Placement
 from shoal.store.replica import Apply
 
 
@@ -47,6 +50,10 @@ class Watcher:
         self._saw: dict[tuple[str, int], tuple[int, int]] = {}  # worker, shard -> origin, version
         self._acknowledged: dict[int, set[Batch]] = {shard: set() for shard in range(sim.plan.shards)}
         self.gone: dict[int, set[Batch]] = {shard: set() for shard in range(sim.plan.shards)}
+        self._grants: dict[tuple[str, int], Grant] = {}  # worker, turn
+        self._over: dict[int, dict[int, set[Batch]]] = {}  # epoch -> by shard: what must be in the weights at its end
+        self._written = (0, Tally())
+        self._primaries: dict[int, list[tuple[str | None, int]]] = {}  # of each view
         self.stalest = 0
 
     def before(self, server: Any, shard: int, apply: Apply) -> None:
@@ -76,9 +83,15 @@ class Watcher:
         if not toy.flawed and self._states.setdefault((shard, point), toy.value) != toy.value:
             raise Wrong(f"shard {shard} at {point} is not the same on {server.id} as it was elsewhere")
 
+    def placed(self, placement: Placement) -> None:
+        """Everybody is told. A number stands for one view: it is what fences."""
+        primaries = [(view.primary, view.origin) for view in placement.views]
+        if (before := self._primaries.setdefault(placement.number, primaries)) != primaries:
+            raise Wrong(f"view {placement.number} has the primaries {before} and {primaries}")
+
     def took(self, server: Any, view: Any) -> None:
         """A server has taken a view. The primary of the newest one has all that was ever acknowledged."""
-        current = self._sim.coordinator.placement.number == view.number
+        current = self._sim.placement.number == view.number
         if current and view.primary == server.id:
             applied = {batch for batch, _ in server.toys[view.shard].history}
             if missing := self._acknowledged[view.shard] - applied:
@@ -96,6 +109,39 @@ class Watcher:
         if isinstance(answer, Pushed) and not lost:
             self._acknowledged[answer.shard].add(answer.batch)
 
+    def granted(self, worker: Any, grant: Grant) -> None:
+        """A worker is granted an update. One that it has asked for, and one for each time that it has asked."""
+        if grant.turn >= worker.turn:
+            raise Wrong(f"{worker.id} has asked for {worker.turn} updates, and is granted turn {grant.turn}")
+        if (before := self._grants.setdefault((worker.id, grant.turn), grant)) != grant:
+            raise Wrong(f"{worker.id} was granted {before}, and now {grant} too")
+
+    def epoch_is_over(self, epoch: int) -> None:
+        """The director says so. If somebody wanted it to end early, what counts is what was acknowledged by now."""
+        every = {Batch(epoch, place) for place in range(self._sim.plan.batches)}
+        if epoch not in self._over:
+            halted = epoch in self._sim.halted
+            self._over[epoch] = {
+                shard: every & acknowledged if halted else every for shard, acknowledged in self._acknowledged.items()
+            }
+
+    def saw_the_end(self, worker: Any, epoch: int, weights: dict[int, tuple[int, Toy]]) -> None:
+        """A worker takes these weights for those with every batch of the epoch."""
+        for shard, (_, toy) in weights.items():
+            applied = {batch for batch, _ in toy.history}
+            if missing := self._over[epoch][shard] - applied - self.gone[shard]:
+                raise Wrong(f"epoch {epoch} is over for {worker.id}, and shard {shard} lacks {sorted(missing)}")
+
+    def wrote(self, training: Training | None) -> None:
+        """The coordinator has written down what it knows. What counts never ceases to count."""
+        if training is not None:
+            epoch, counted = self._written
+            now = training.book.counted
+            kept = counted.below <= now.below and all(place in now for place in counted.beyond)
+            if training.book.epoch < epoch or (training.book.epoch == epoch and not kept):
+                raise Wrong(f"{counted} counted in epoch {epoch}, and now {now} in epoch {training.book.epoch}")
+            self._written = (training.book.epoch, now)
+
     def went_back(self, shard: int, state: Toy) -> None:
         self._acknowledged[shard] &= {batch for batch, _ in state.history}
 
@@ -110,23 +156,24 @@ class Watcher:
 
     def at_the_end(self) -> None:
         """All is quiet: every batch of every epoch is in every shard once, and its replicas are equal."""
-        plan, coordinator, processes = self._sim.plan, self._sim.coordinator, self._sim.world.processes
+        plan, training, processes = self._sim.plan, self._sim.coordinator.training, self._sim.world.processes
         every = [Batch(epoch, place) for epoch in range(plan.epochs) for place in range(plan.batches)]
-        if sorted(coordinator.counted) != every:
-            raise Wrong(f"counted {sorted(coordinator.counted)}, expected every batch once")
-        if plan.bound is not None and coordinator.clock.stalest > plan.bound:
-            raise Wrong(f"observed {coordinator.clock.observed}, the bound is {plan.bound}")
-        for view in coordinator.placement.views:
+        needed = {batch for batch in every if batch.epoch not in self._sim.halted}
+        if missing := needed - set(self._sim.coordinator.counted):
+            raise Wrong(f"{missing} do not count, and the training is over")
+        if plan.bound is not None and training.clock.stalest > plan.bound:
+            raise Wrong(f"observed {training.clock.observed}, the bound is {plan.bound}")
+        for view in training.placement.views:
             holders = [processes[id] for id in (view.primary, *view.backups) if id is not None]
             states = [server.toys[view.shard] for server in holders]
             applied = sorted(batch for batch, _ in states[0].history)
             # What was lost for good may have been computed again, by somebody who did not know that it counts already.
-            if applied != [batch for batch in every if batch not in self.gone[view.shard] or batch in applied]:
+            if applied != [b for b in every if (b in needed and b not in self.gone[view.shard]) or b in applied]:
                 raise Wrong(f"shard {view.shard} has applied {applied}, expected every batch once")
             if any(state != states[0] for state in states):
                 raise Wrong(f"the replicas of shard {view.shard} differ: {states}")
-            if len(states) < min(plan.replicas, len(coordinator.placement.servers)):
+            if len(states) < min(plan.replicas, len(self._sim.coordinator.servers)):
                 raise Wrong(f"shard {view.shard} has {len(states)} replicas that may be promoted: {view}")
 
     def _origin(self, shard: int) -> int:
-        return self._sim.coordinator.placement.views[shard].origin
+        return int(self._sim.placement.views[shard].origin)

@@ -7,18 +7,21 @@ import random
 from dataclasses import dataclass
 
 SILENCE = 0.5  # seconds after which a stopped process is lost
+CLOSING = ("Close", "Closed")  # the marks of the very end
 
 
 @dataclass(frozen=True)
 class Fault:
     """What happens to whom, so many seconds after the nth mark: "start", "view", "Order", "Push of worker-1", …"""
 
-    kind: str  # kill, pause, cut (from `other`), flip (a bit of its state), come (a server)
+    kind: str  # kill, pause, cut (from `other`), flip (a bit of its state), come (a server), halt (an epoch), or:
+    # crash: the coordinator dies, and another takes over after so many seconds. At once, in the middle of what it does,
+    # if there is no delay: at "written" before anybody is told, at "Placed" when one of many is.
     who: str = ""  # an id; or "primary", "backup", "newcomer" of the shard
     mark: str = "start"
     nth: int = 1
     delay: float = 0.0
-    seconds: float = 0.1  # of a pause or a cut
+    seconds: float = 0.1  # of a pause, a cut, or without a coordinator
     shard: int = 0
     other: str = "backup"
 
@@ -46,6 +49,8 @@ class Plan:
 
 MARKS = ("Push", "Order", "Confirmed", "Pushed", "Pull", "Pulled", "Transfer", "Standing", "CaughtUp", "view")
 RARE = ("Transfer", "Standing", "CaughtUp", "view")
+LETTERS = ("written", "Grant", "Finish", "Want", "Placed", "EpochOver", "Next", "CaughtUp", "view", "Open", "Serve")
+RARE_LETTERS = ("Placed", "EpochOver", "Next", "CaughtUp", "view", "Open", "Serve", *CLOSING)
 
 
 def random_plan(seed: int) -> Plan:
@@ -64,7 +69,11 @@ def random_plan(seed: int) -> Plan:
         late=chance.choice((0.0, 0.02, 0.1)),
         repeated=chance.choice((0.0, 0.1)),
         restarts=chance.choice((0, 1, 2, 3)),
-        faults=tuple(_random_fault(chance) for _ in range(chance.choice((1, 2, 3, 4, 5)))),
+        faults=(
+            *(_random_fault(chance) for _ in range(chance.choice((1, 2, 3, 4, 5)))),
+            *(_random_crash(chance) for _ in range(chance.choice((0, 0, 1, 2, 3)))),
+            *(_random_halt(chance) for _ in range(chance.choice((0, 0, 0, 1)))),
+        ),
     )
 
 
@@ -89,3 +98,18 @@ def _random_fault(chance: random.Random) -> Fault:
         shard=chance.randrange(4),
         other=chance.choice(("backup", "backup", "newcomer", "worker-0", "worker-1")),
     )
+
+
+def _random_crash(chance: random.Random) -> Fault:
+    mark = chance.choice((*LETTERS, *CLOSING))
+    return Fault(
+        "crash",
+        mark=mark,
+        nth=chance.randrange(1, 8 if mark in RARE_LETTERS else 60),
+        delay=chance.choice((0.0, 0.0, 0.0, 0.0005, 0.005)),
+        seconds=chance.choice((0.01, 0.05, 0.2)),
+    )
+
+
+def _random_halt(chance: random.Random) -> Fault:
+    return Fault("halt", chance.choice(("worker-0", "worker-1")), "Finish", chance.randrange(1, 15))

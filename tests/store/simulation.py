@@ -1,8 +1,9 @@
 """A run with parameter servers under one seed: the real decisions of every party, no process, no socket, no clock.
 
-What is real: Replica, Update, Placement, LeaseBook, StalenessClock. What is not: the shells around them, which are
-written here in their shortest form, and the tensors. A shard's state is a number; applying is neither commutative nor
-idempotent, so a wrong order or an update too many is seen. Beside it stands what was applied, for the Watcher.
+What is real: Director, Replica, Update, Placement, LeaseBook, StalenessClock, and the letters. What is not: the shells
+around them, which are written in members.py and coordinator.py in their shortest form; the meetings of the workers; and
+the tensors. A shard's state is a number; applying is neither commutative nor idempotent, so a wrong order or an update
+too many is seen. Beside it stands what was applied, for the Watcher.
 
 `play(plan)` runs one plan and checks it; a failing one is made smaller by `shrink` before it is told.
 """
@@ -12,347 +13,28 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TypeVar
 
-import msgspec
-
-from shoal.store import replica as replicas
 from shoal.store.batches import Batch
-from shoal.store.leases import LeaseBook
+from shoal.store.director import Training
 from shoal.store.ledger import Ledger
-from shoal.store.messages import CaughtUp, Differs, Pulled, Push, Pushed, ShardMessage
-from shoal.store.placement import Placement, setbacks
-from shoal.store.replica import Apply, Digest, Drop, Give, GoBack, Load, Replica, Report, Tell
-from shoal.store.staleness import StalenessClock
-from shoal.store.update import Ask, Compute, Keep, Over, Update
+from shoal.store.messages import Differs
+from shoal.store.placement import Placement
+from shoal.store.replica import Replica
 
-from .history import Gradient, Toy, Watcher, Wrong
-from .plans import SILENCE, Fault, Plan
-from .world import COORDINATOR, Process, World
+from .coordinator import NOTICED, Coordinator, Record
+from .history import Toy, Watcher, Wrong
+from .members import Member, Server, Worker
+from .plans import CLOSING, SILENCE, Fault, Plan
+from .world import COORDINATOR, World
 
-NOTICED = 0.02  # seconds, at most, from a process's death to its loss
-LEASE = 0.25
-TICK = 0.05
+START = 0.01  # seconds within which the first members' scripts come to the training
 RESTART = 0.05
 LIMIT = 60.0  # seconds after which a run hangs
-QUIET = 1.5  # seconds after the end, until which all is settled
+QUIET = 1.5  # seconds after the last epoch, until which all is settled
 
-
-# Messages to and from the coordinator -----------------------------------------------------------------
-
-
-class Came(NamedTuple):
-    """A process is there, or there again."""
-
-
-class Want(NamedTuple):
-    """A worker asks for its next update."""
-
-
-class Granted(NamedTuple):
-    batch: Batch
-    number: int
-    view: int
-
-
-class Finished(NamedTuple):
-    batch: Batch
-    number: int
-    over: Over
-
-
-class Views(NamedTuple):
-    placement: Placement
-    workers: frozenset[str]
-
-
-# Servers ----------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Server(Process):
-    """One server: its replicas and their shells."""
-
-    sim: Simulation = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        shards = range(self.sim.plan.shards)
-        self.replicas = {shard: Replica(shard, self.id, check_every=4) for shard in shards}
-        self.toys = {shard: Toy() for shard in shards}
-        self.number = 0
-
-    def hear(self, sender: str, *said: Any) -> None:
-        match said:
-            case (Views(placement),):
-                self._take(placement)
-            case (ShardMessage() as message, beside):
-                self.decided(message.shard, self.replicas[message.shard].handle(sender, message, beside))
-
-    def reconnected(self, peer: str) -> None:
-        for shard, replica in self.replicas.items():
-            self.decided(shard, replica.reconnected(peer))
-
-    def _take(self, placement: Placement) -> None:
-        if self.sim.skips(placement.number):
-            return
-        for view in placement.views:
-            self.decided(view.shard, self.replicas[view.shard].take_view(view))
-            self.sim.watcher.took(self, view)
-        if self.id not in placement.servers and placement.number > self.number:
-            self.sim.world.send(self.id, COORDINATOR, Came())
-        self.number = placement.number
-
-    def decided(self, shard: int, decisions: Sequence[replicas.Decision]) -> None:
-        self.perform(shard, decisions)
-        if self.replicas[shard].is_primary:
-            self.sim.save(shard, self.replicas[shard], self.toys[shard])
-
-    def perform(self, shard: int, decisions: Sequence[replicas.Decision]) -> None:
-        for decision in decisions:
-            self._act(shard, decision)
-
-    def _act(self, shard: int, decision: replicas.Decision) -> None:
-        sim, replica, toy = self.sim, self.replicas[shard], self.toys[shard]
-        match decision:
-            case Tell(to, message, beside):
-                self._send(to, message, beside)
-            case Give(to, message):
-                self._send(to, message, toy.copy())
-            case Report(message):
-                sim.mark(type(message).__name__)
-                sim.world.send(self.id, COORDINATOR, message)
-            case Apply(point, update, _, gradient):
-                sim.watcher.before(self, shard, decision)
-                toy.apply(update, gradient.value)
-                sim.watcher.at_point(self, shard, point)
-            case Load(point, state):
-                self.toys[shard] = state.copy()
-                sim.watcher.at_point(self, shard, point)
-            case Digest(point):
-                self.perform(shard, replica.digested(point, toy.value))
-            case GoBack():
-                version, ledger, state = sim.checkpoints[shard]
-                self.toys[shard] = state.copy()
-                sim.watcher.went_back(shard, state)
-                self.perform(shard, replica.restored(version, ledger))
-            case Drop():
-                self.toys[shard] = Toy()
-
-    def _send(self, to: str, message: ShardMessage, beside: object) -> None:
-        self.sim.mark(type(message).__name__)
-        self.sim.world.send(self.id, to, message, beside)
-
-
-# Workers ----------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Slot:
-    """An update that a worker is at."""
-
-    update: Update
-    numbers: list[int]  # more than one if its lease ended and the same worker was given it again
-    weights: dict[int, tuple[int, Toy]] = field(default_factory=dict)  # by shard: its origin then, and its state
-    gradients: dict[int, Gradient] = field(default_factory=dict)
-
-
-@dataclass
-class Worker(Process):
-    """One worker: its updates and their shells."""
-
-    sim: Simulation = field(kw_only=True)
-    slowness: float = 1.0
-
-    def __post_init__(self) -> None:
-        self.slots: dict[Batch, Slot] = {}
-        self.placement: Placement | None = None
-        self.here = False
-
-    def hear(self, sender: str, *said: Any) -> None:
-        match said:
-            case (Views(placement, workers),):
-                self._take(placement, workers)
-            case (Granted(batch, number, view),):
-                self._begin(batch, number, view)
-            case (Pulled() | Pushed() as message, beside) if message.batch in self.slots:
-                slot = self.slots[message.batch]
-                self.sim.watcher.heard(self, message)
-                for decision in slot.update.handle(message):
-                    self._act(slot, decision, beside)
-
-    def reconnected(self, peer: str) -> None:
-        for slot in self.slots.values():
-            self._ask(slot, slot.update.reconnected(peer))
-
-    def _take(self, placement: Placement, workers: frozenset[str]) -> None:
-        if self.sim.skips(placement.number):
-            return
-        self.placement = placement
-        if self.id not in workers:
-            self.slots.clear()
-            if self.here:
-                self.sim.world.send(self.id, COORDINATOR, Came())
-            self.here = False
-            return
-        if not self.here:
-            self.here = True
-            for _ in range(self.sim.plan.ahead):
-                self.sim.world.send(self.id, COORDINATOR, Want())
-        for slot in self.slots.values():
-            self._ask(slot, slot.update.take_views(placement.views))
-
-    def _begin(self, batch: Batch, number: int, view: int) -> None:
-        if not self.here:
-            return  # it was given to the one that was lost
-        if batch in self.slots:
-            self.slots[batch].numbers.append(number)
-            return
-        slot = self.slots[batch] = Slot(Update(batch, self.id, view, self.sim.plan.shards), [number])
-        assert self.placement is not None
-        self._ask(slot, slot.update.take_views(self.placement.views))
-
-    def _act(self, slot: Slot, decision: Any, beside: Any) -> None:
-        match decision:
-            case Keep(shard):
-                assert self.placement is not None
-                slot.weights[shard] = (self.placement.views[shard].origin, beside)
-            case Compute():
-                seconds = self.sim.world.random.uniform(0.003, 0.01) * self.slowness
-                self.sim.world.after(seconds, partial(self.sim.world.awake, self.id, partial(self._computed, slot)))
-            case Over():
-                del self.slots[slot.update.batch]
-                for number in slot.numbers:
-                    self.sim.world.send(self.id, COORDINATOR, Finished(slot.update.batch, number, decision))
-                    self.sim.world.send(self.id, COORDINATOR, Want())
-
-    def _computed(self, slot: Slot) -> None:
-        if self.slots.get(slot.update.batch) is slot:
-            for shard, (origin, toy) in slot.weights.items():
-                value = hash((toy.value, shard, slot.update.batch.epoch, slot.update.batch.place))
-                slot.gradients[shard] = Gradient(value, toy.history, origin)
-            self._ask(slot, slot.update.computed())
-
-    def _ask(self, slot: Slot, decisions: Sequence[Any]) -> None:
-        for decision in decisions:
-            assert isinstance(decision, Ask)
-            message = decision.message
-            beside = slot.gradients[message.shard] if isinstance(message, Push) else None
-            self.sim.mark(type(message).__name__)
-            self.sim.mark(f"{type(message).__name__} of {self.id}")
-            self.sim.world.send(self.id, decision.server, message, beside)
-
-
-# The coordinator --------------------------------------------------------------------------------------
-
-
-class Coordinator(Process):
-    """Who is in the run, and the two books: leases and staleness. It is never lost here."""
-
-    def __init__(self, sim: Simulation, servers: Sequence[str], workers: Sequence[str]) -> None:
-        super().__init__(COORDINATOR)
-        self.sim = sim
-        plan = sim.plan
-        sizes = [10 + shard for shard in range(plan.shards)]
-        self.placement = Placement.first(1, servers, plan.replicas, sizes)
-        self.workers = set(workers)
-        self.book = LeaseBook(plan.batches, ahead=plan.ahead)
-        self.clock = StalenessClock(plan.bound)
-        for worker in workers:
-            self.clock.join(worker)
-        self.waiting: list[str] = []
-        self.counted: list[Batch] = []
-        self.differences: list[Differs] = []
-
-    @property
-    def is_over(self) -> bool:
-        return self.book.is_over and self.book.epoch == self.sim.plan.epochs - 1
-
-    def hear(self, sender: str, *said: Any) -> None:
-        match said[0]:
-            case Came():
-                self._came(sender)
-            case Want() if sender in self.workers:
-                self.waiting.append(sender)
-            case Finished(batch, number, over):
-                self._finished(sender, batch, number, over)
-            case CaughtUp(shard, view, server):
-                self.placement = self.placement.caught_up(view, shard, server)
-                if not self.placement.is_settled:
-                    self.next_view(self.placement.servers)
-            case Differs() as differs:
-                self.differences.append(differs)
-        self._deal()
-
-    def start(self) -> None:
-        self._publish()
-        self._tick()
-
-    def lost(self, id: str) -> None:
-        if id in self.workers:
-            self.workers.remove(id)
-            self.waiting = [worker for worker in self.waiting if worker != id]
-            self.book.lost(id)
-            self.clock.lose(id)
-            self.next_view(self.placement.servers)
-        elif id in self.placement.servers:
-            self.next_view([server for server in self.placement.servers if server != id])
-        self._deal()
-
-    def next_view(self, servers: Sequence[str]) -> None:
-        before = self.placement
-        self.placement = before.next(before.number + 1, servers)
-        self.sim.watcher.lost_for_good(setbacks(before, self.placement), self.counted)
-        self._publish()
-
-    def _came(self, id: str) -> None:
-        if id.startswith("server"):
-            if id not in self.placement.servers:
-                self.next_view([*self.placement.servers, id])
-        elif id not in self.workers:
-            self.workers.add(id)
-            self.clock.join(id)
-            self._publish()
-
-    def _finished(self, worker: str, batch: Batch, number: int, over: Over) -> None:
-        self.clock.finish(worker, number, over.staleness)
-        if not self.placement.keeps(over.view):
-            self.book.give_back(worker, batch)
-        elif self.book.acknowledge(batch):
-            self.counted.append(batch)
-        if self.book.is_over and not self.is_over:
-            self.book = restored(self.book)
-            self.book.next_epoch(self.sim.plan.batches)
-
-    def _deal(self) -> None:
-        for worker in list(self.waiting):
-            if not self.clock.waits_for(worker):
-                lease = self.book.take(worker, self.sim.world.time + LEASE)
-                if lease is not None:
-                    self.waiting.remove(worker)
-                    granted = Granted(lease.batch, self.clock.begin(worker), self.placement.number)
-                    self.sim.world.send(COORDINATOR, worker, granted)
-
-    def _publish(self) -> None:
-        self.sim.mark("view")
-        for id in (*self.sim.world.processes,):
-            if id != COORDINATOR:
-                self.sim.world.send(COORDINATOR, id, Views(self.placement, frozenset(self.workers)))
-
-    def _tick(self) -> None:
-        self.book.expire(self.sim.world.time)
-        self._deal()
-        self.sim.world.after(TICK, self._tick)
-
-
-def restored(book: LeaseBook) -> LeaseBook:
-    """Written down and read again."""
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(book), type=LeaseBook)
-
-
-# The run ----------------------------------------------------------------------------------------------
+M = TypeVar("M", bound=Member)
 
 
 class Simulation:
@@ -364,13 +46,23 @@ class Simulation:
         self.watcher = Watcher(self)
         self.checkpoints = {shard: (0, Ledger(), Toy()) for shard in range(plan.shards)}
         self.fired: Counter[str] = Counter()
+        self.differences: list[Differs] = []
+        self.said: list[str] = []  # to the user
+        self.halted: set[int] = set()  # epochs that somebody wanted to end early
+        self.busiest: Counter[tuple[str, int]] = Counter()  # worker, epoch -> the most updates that it was at
+        self.met = -1  # the last epoch at whose end all workers have met
         self._servers, self._workers = itertools.count(plan.servers), itertools.count(plan.workers)
         self._restarts = plan.restarts
         self._marks: Counter[str] = Counter()
         self._waiting = list(plan.faults)
+        self._closed: Training | None = None
+        self._awaited = {fault.mark for fault in plan.faults}
         servers = [f"server-{number}" for number in range(plan.servers)]
         workers = [f"worker-{number}" for number in range(plan.workers)]
-        self.coordinator = Coordinator(self, servers, workers)
+        self.started = set(servers)
+        first = Record(tuple(workers), {id: f"unix:{id}" for id in servers}, frozenset(), None)
+        self.coordinator = Coordinator(self, first, linked=(*workers, *servers))
+        self.written = self.coordinator.record()  # all have joined, and were told so
         slowness = {"worker-0": plan.slow}
         self.world.processes = {
             COORDINATOR: self.coordinator,
@@ -381,33 +73,78 @@ class Simulation:
     def play(self, limit: float = LIMIT) -> Simulation:
         self.mark("start")
         self.coordinator.start()
-        if not self.world.run(lambda: self.coordinator.is_over, limit):
+        for id in self.written.view + tuple(self.written.servers):
+            self._member(id).seat.is_taken = True
+            self.world.after(self.world.random.uniform(0.0, START), partial(self._begin, id, late=False))
+        if not self.world.run(lambda: self.met == self.plan.epochs - 1, limit):
             raise Wrong(f"the run hangs: {self._state()}")
-        self._waiting.clear()
-        quiet = self.world.time + QUIET
-        self.world.run(lambda: False, quiet)
+        self._waiting = [fault for fault in self._waiting if fault.mark in CLOSING]
+        self.world.run(lambda: False, self.world.time + QUIET)
         self.watcher.at_the_end()
+        self._closed = self.training
+        for worker in self._all(Worker):
+            worker.finish()
+        if not self.world.run(lambda: all(server.is_closed for server in self._all(Server)), self.world.time + QUIET):
+            raise Wrong(f"the training is over, and not everybody knows: {self._state()}")
         return self
 
+    def meet(self) -> None:
+        """All workers of the view come together at the end of an epoch; whoever is not in it is not waited for."""
+        workers = [self.world.processes.get(id) for id in self.coordinator.view]
+        if workers and all(isinstance(worker, Worker) and worker.waits_at > self.met for worker in workers):
+            self.met += 1
+            for worker in workers:
+                assert isinstance(worker, Worker)
+                go_on = partial(worker.go_on, self.met + 1)
+                self.world.after(self.world.random.uniform(0.0, 0.003), partial(self.world.awake, worker.id, go_on))
+
     def skips(self, number: int) -> bool:
-        """A process that hears of a view when there is a newer one may never look at it."""
-        return number < self.coordinator.placement.number and self.world.random.random() < 0.3
+        """A server that hears of a view when there is a newer one may never look at it."""
+        placement = self.coordinator.placement
+        return placement is not None and number < placement.number and self.world.random.random() < 0.3
 
     def save(self, shard: int, replica: Replica, toy: Toy) -> None:
         """Now and then a primary writes a checkpoint. Not one from before the shard went back to another."""
-        origin, due = self.coordinator.placement.views[shard].origin, self.checkpoints[shard][0] + 5
-        if replica.point.version >= due and replica.point.view >= origin:
+        due = self.checkpoints[shard][0] + 5
+        if replica.point.version >= due and replica.point.view >= self.placement.views[shard].origin:
             self.checkpoints[shard] = (replica.point.version, replica.ledger, toy.copy())
+
+    @property
+    def placement(self) -> Placement:
+        """The newest, as the coordinator of now knows it, or the next one will."""
+        assert self.training.placement is not None, "nothing is placed yet"
+        return self.training.placement
+
+    @property
+    def training(self) -> Training:
+        """As it is, or as it was before it was closed."""
+        training = self.coordinator.training or self._closed
+        assert training is not None, "nothing is open yet"
+        return training
+
+    @property
+    def told(self) -> Counter[str]:
+        """How many letters of each kind were sent, by anybody."""
+        return self._marks
+
+    def history(self, shard: int) -> list[tuple[Batch, str]]:
+        """What was applied to a shard, and who had computed it."""
+        primary = self.world.processes[self.placement.views[shard].primary or ""]
+        assert isinstance(primary, Server)
+        return primary.toys[shard].history
 
     # Faults -----------------------------------------------------------------------------------------
 
     def mark(self, name: str) -> None:
-        """Something has happened that faults may wait for."""
+        """Something has happened that faults may wait for. The coordinator may die in the middle of something."""
         self._marks[name] += 1
-        if self._waiting:
+        if name in self._awaited:
             for fault in [fault for fault in self._waiting if (fault.mark, fault.nth) == (name, self._marks[name])]:
                 self._waiting.remove(fault)
-                self.world.after(fault.delay, partial(self._fire, fault))
+                if fault.kind == "crash" and not fault.delay:
+                    self._fire(fault)
+                else:
+                    self.world.after(fault.delay, partial(self._fire, fault))
 
     def _fire(self, fault: Fault) -> None:
         who = self._resolve(fault.who, fault.shard)
@@ -424,33 +161,48 @@ class Simulation:
                 toy = server.toys[fault.shard % self.plan.shards]
                 toy.value ^= 1 << 7
                 toy.flawed = True
+            case "halt" if isinstance(worker := self.world.processes.get(who), Worker) and worker.is_at > self.met:
+                self.halted.add(worker.is_at)
+                worker.halt()
+            case "crash" if COORDINATOR in self.world.processes and self._may_crash():
+                self._crash(fault.seconds)
             case _:
                 return
         self.fired[fault.kind] += 1
 
     def _resolve(self, who: str, shard: int) -> str:
-        view = self.coordinator.placement.views[shard % self.plan.shards]
+        placement = self.coordinator.placement
+        if who not in ("primary", "backup", "newcomer"):
+            return who
+        if placement is None:
+            return f"server-{shard % self.plan.servers}"
+        view = placement.views[shard % self.plan.shards]
         match who:
             case "primary":
                 return view.primary or ""
             case "backup":
                 return view.backups[0] if view.backups else ""
-            case "newcomer":
+            case _:
                 return view.newcomers[0] if view.newcomers else ""
-        return who
+
+    def _here(self) -> set[str]:
+        now = self.world.time
+        return {id for id, process in self.world.processes.items() if process.given_up_until <= now}
 
     def _may_lose(self, id: str) -> bool:
         """Something must be left to go on with: a worker, and, unless the plan says otherwise, one of every shard."""
-        here = {
-            other
-            for other, process in self.world.processes.items()
-            if process.given_up_until <= self.world.time and other != id
-        }
-        if not any(other in self.coordinator.workers for other in here):
+        here = self._here() - {id}
+        if not any(worker in here for worker in self.coordinator.view):
             return False
-        if self.plan.setbacks:
-            return self._restarts > 0 or any(server in here for server in self.coordinator.placement.servers)
-        return all({view.primary, *view.backups} & here for view in self.coordinator.placement.views)
+        placement = self.coordinator.placement
+        if placement is None or self.plan.setbacks:
+            return self._restarts > 0 or any(server in here for server in self.coordinator.servers)
+        return _covers(placement, here)
+
+    def _may_crash(self) -> bool:
+        """The next one must not believe, of a shard, that all who have it are lost."""
+        next_one = Coordinator(self, self.written)
+        return self.plan.setbacks or next_one.placement is None or _covers(next_one.placement, self._here())
 
     def _may_stop(self, id: str, seconds: float) -> bool:
         process = self.world.processes.get(id)
@@ -459,13 +211,20 @@ class Simulation:
         return seconds <= SILENCE or self._may_lose(id)
 
     def _kill(self, id: str) -> None:
+        self._end(id)
+        self.world.after(self.world.random.uniform(0.0, NOTICED), partial(self._lose, id))
+
+    def _end(self, id: str) -> None:
         self.world.end(id)
-        self.world.after(self.world.random.uniform(0.0, NOTICED), partial(self.coordinator.lost, id))
         if self._restarts:
             self._restarts -= 1
             number = next(self._servers if id.startswith("server") else self._workers)
             replacement = f"{id.partition('-')[0]}-{number}"
             self.world.after(RESTART, partial(self._start, replacement))
+
+    def _lose(self, id: str) -> None:
+        if self.is_up(self.coordinator):
+            self.coordinator.lose(id)
 
     def _pause(self, id: str, seconds: float) -> None:
         process = self.world.processes[id]
@@ -476,16 +235,63 @@ class Simulation:
 
     def _give_up(self, id: str) -> None:
         if id in self.world.processes:
-            self.coordinator.lost(id)
+            self._lose(id)
 
     def _start(self, id: str) -> None:
         self.world.processes[id] = Server(id, sim=self) if id.startswith("server") else Worker(id, sim=self)
-        self.world.send(id, COORDINATOR, Came())
+        if id.startswith("server"):
+            self.started.add(id)
+        if self.is_up(self.coordinator):
+            self._member(id).seat.join()
+        self._begin(id, late=True)
+
+    def _begin(self, id: str, late: bool) -> None:
+        if id in self.world.processes:
+            self.world.awake(id, partial(self._member(id).begin, late))
+
+    # The coordinator --------------------------------------------------------------------------------
+
+    def is_up(self, coordinator: Coordinator) -> bool:
+        return self.world.processes.get(COORDINATOR) is coordinator
+
+    def hang_up(self, id: str) -> None:
+        """A server that is stopped, and was given up, comes back when it wakes up."""
+        if id in self.world.processes:
+            self.world.awake(id, self._member(id).seat.join)
+
+    def refuse(self, id: str) -> None:
+        """Whom a coordinator has lost, the next one does not want."""
+        if id in self.world.processes:
+            self._end(id)
+
+    def _crash(self, seconds: float) -> None:
+        self.world.end(COORDINATOR)
+        self.coordinator = Coordinator(self, self.written)
+        self.world.after(seconds, self._take_over)
+
+    def _take_over(self) -> None:
+        self.world.replace(self.coordinator)
+        self.coordinator.start()
+        for member in self._all(Member):
+            member.seat.is_taken = False
+            seconds = self.world.random.uniform(0.0, NOTICED)
+            self.world.after(seconds, partial(self.world.awake, member.id, member.seat.join))
+
+    def _member(self, id: str) -> Member:
+        member = self.world.processes[id]
+        assert isinstance(member, Member)
+        return member
+
+    def _all(self, kind: type[M]) -> list[M]:
+        return [process for process in self.world.processes.values() if isinstance(process, kind)]
 
     def _state(self) -> str:
-        coordinator = self.coordinator
-        waits = {worker: coordinator.clock.waits_for(worker) for worker in coordinator.waiting}
-        return f"{coordinator.book}, waiting {waits}, {coordinator.placement.views}"
+        up = "up" if self.is_up(self.coordinator) else "down"
+        return f"the coordinator is {up}; {self.coordinator.view}; {self.coordinator.training}"
+
+
+def _covers(placement: Placement, here: set[str]) -> bool:
+    return all({view.primary, *view.backups} & here for view in placement.views)
 
 
 def play(plan: Plan) -> Simulation:

@@ -151,3 +151,79 @@ def test_the_end_of_an_epoch_is_a_barrier():
 def test_an_epoch_needs_a_batch():
     with pytest.raises(UsageError, match="0 batches"):
         LeaseBook(0)
+
+
+# An epoch that is ended early -----------------------------------------------------------------------------
+
+
+def test_a_halted_epoch_ends_with_what_is_leased():
+    book = LeaseBook(9)
+    assert [take(book, "a"), take(book, "b")] == [0, 1]
+    book.halt()
+    book.acknowledge(Batch(0, 0))
+    assert take(book, "a") is None, "nothing more is dealt"
+    assert not book.is_over
+    assert book.acknowledge(Batch(0, 1))
+    assert book.is_over
+
+
+def test_what_comes_back_of_a_halted_epoch_is_left_out():
+    book = LeaseBook(9, ahead=2)
+    assert [take(book, "a"), take(book, "a"), take(book, "b", until=1.0), take(book, "c")] == [0, 1, 2, 3]
+    book.halt()
+    book.lost("a")
+    book.expire(1.0)
+    book.give_back("c", Batch(0, 3))
+    assert book.is_over
+    assert not book.acknowledge(Batch(0, 2)), "it comes too late"
+
+
+def test_what_was_free_when_the_epoch_was_halted_is_left_out():
+    book = LeaseBook(9)
+    assert [take(book, "a"), take(book, "b")] == [0, 1]
+    book.lost("a")
+    book.halt()
+    assert take(book, "b") is None
+    assert book.acknowledge(Batch(0, 1))
+    assert book.is_over
+
+
+def test_the_epoch_after_a_halted_one_is_whole():
+    book = LeaseBook(3)
+    take(book, "a")
+    book.halt()
+    book.acknowledge(Batch(0, 0))
+    book.next_epoch(3)
+    for place in range(3):
+        assert not book.is_over
+        assert take(book, "a") == place
+        assert book.acknowledge(Batch(1, place))
+    assert book.is_over
+
+
+@unhurried
+@given(st.integers(1, 12), st.integers(1, 3), st.data())
+def test_whatever_happens_a_halted_epoch_ends(batches, ahead, data):
+    """It is over as soon as nobody holds anything; written down and read again, it is the same."""
+    book = LeaseBook(batches, ahead=ahead)
+    for _ in range(data.draw(st.integers(1, 30))):
+        worker = f"worker-{data.draw(st.integers(0, 2))}"
+        match data.draw(st.sampled_from(("take", "take", "acknowledge", "lost"))):
+            case "take":
+                book.take(worker, 1.0)
+            case "acknowledge" if book.leases:
+                book.acknowledge(book.leases[data.draw(st.sampled_from(sorted(book.leases)))].batch)
+            case "lost":
+                book.lost(worker)
+    if book.dealt:
+        book.halt()
+        book = msgspec.msgpack.decode(msgspec.msgpack.encode(book), type=LeaseBook)
+        while book.leases:
+            assert not book.is_over
+            lease = book.leases[data.draw(st.sampled_from(sorted(book.leases)))]
+            if data.draw(st.booleans()):
+                book.acknowledge(lease.batch)
+            else:
+                book.lost(lease.worker)
+        assert book.is_over
+        assert book.take("worker-0", 1.0) is None

@@ -12,6 +12,7 @@ from shoal.store.messages import (
     Checked,
     Confirmed,
     Differs,
+    Lacking,
     Order,
     Point,
     Pull,
@@ -22,6 +23,7 @@ from shoal.store.messages import (
     Refused,
     ShardMessage,
     Standing,
+    Supply,
     Transfer,
 )
 from shoal.wire.messages import Codec
@@ -33,6 +35,8 @@ MESSAGES = [
     Pulled(1, 4, BATCH, 12, {"worker-0": 3}),
     Push(1, 4, UPDATE),
     Pushed(1, 4, BATCH, 13, None),
+    Lacking(1, 4),
+    Supply(1, 4, 12),
     Standing(1, 4, Point(3, 12)),
     Order(1, 4, Point(4, 13), UPDATE),
     Transfer(1, 4, Point(3, 12), Ledger(2, Tally(6, frozenset({8})), {"worker-0": 12})),

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
+from shoal.cluster.department import Send
 from shoal.store.batches import Batch, Tally
+from shoal.store.director import Director, State, Training, _send
 from shoal.store.leases import LeaseBook
 from shoal.store.ledger import Ledger
+from shoal.store.letters import EpochOver
 from shoal.store.messages import Anew, CaughtUp, Order, Point, Push, Transfer
 from shoal.store.placement import Placement, _Draft
 from shoal.store.replica import Give, Replica, Report
 from shoal.store.staleness import StalenessClock
 from shoal.store.update import Update
 
+from .coordinator import Coordinator
 from .history import Wrong
+from .members import Worker
 from .plans import SILENCE, Fault, Plan
-from .simulation import Coordinator, Simulation, play
+from .simulation import Simulation, play
 
 RUNS = 40  # within which a mutant must be found
 
@@ -135,6 +141,50 @@ def late_news(seed: int) -> Plan:
     return Plan(seed, replicas=1, workers=5, late=0.4, bound=None, setbacks=True, restarts=2, faults=(fault,))
 
 
+def coordinators_die(seed: int) -> Plan:
+    """One after the other, before anybody is told, in the middle of telling, and with what it was told."""
+    mark = ("written", "Grant", "Finish", "Placed", "EpochOver", "Next", "Want")[seed % 7]
+    first = Fault("crash", mark=mark, nth=1 + seed % 4, seconds=0.05)
+    second = Fault("crash", mark="Grant", nth=16 + seed % 9, seconds=0.05)
+    return Plan(seed, bound=1 + seed % 2, ahead=2, slow=6.0, late=0.05, faults=(first, second))
+
+
+def coordinators_and_servers_die(seed: int) -> Plan:
+    """A primary is lost while nobody looks, or just after somebody does again."""
+    faults = (
+        Fault("crash", mark="Grant", nth=4 + seed % 7, seconds=0.05),
+        Fault("kill", "primary", "Grant", 4 + seed % 7, delay=0.02 + 0.02 * (seed % 4)),
+    )
+    return Plan(seed, servers=3, late=0.05, restarts=1, faults=faults)
+
+
+def coordinators_and_workers_die(seed: int) -> Plan:
+    """Another worker comes; the coordinator dies when it tells it where things are."""
+    faults = (
+        Fault("kill", f"worker-{seed % 2}", "Finish", 3 + seed % 5),
+        Fault("crash", mark="Placed", nth=6 + seed % 12, seconds=0.05),
+    )
+    return Plan(seed, epochs=3, bound=1, late=0.05, slow=3.0, faults=faults)
+
+
+def finished_in_vain(seed: int) -> Plan:
+    """The coordinator does not hear that an update is finished, and a shard that had it loses everything meanwhile."""
+    faults = (
+        Fault("crash", mark="Finish", nth=4 + seed % 9, delay=0.0002, seconds=0.05),
+        Fault("kill", "primary", "Finish", 4 + seed % 9, delay=0.01),
+    )
+    return Plan(seed, servers=3, replicas=1, workers=3, bound=seed % 2, setbacks=True, restarts=2, faults=faults)
+
+
+def halted(seed: int) -> Plan:
+    """An epoch is to end early, and one that still computes is lost."""
+    faults = (
+        Fault("halt", "worker-0", "Finish", 2 + seed % 6),
+        Fault("kill", "worker-1", "Halt", delay=0.002 * (seed % 5)),
+    )
+    return Plan(seed, restarts=0, bound=None, slow=0.3, faults=faults)
+
+
 # The mutants --------------------------------------------------------------------------------------------
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -238,7 +288,7 @@ def a_newcomer_is_reported_before_it_counts(patch: pytest.MonkeyPatch) -> None:
         decisions = real(self)
         level = {peer for peer in self._view.newcomers if self._have({peer}, self.point.version)} - self._caught_up
         self._caught_up |= level
-        return decisions + [Report(CaughtUp(self._shard, self._view.number, peer)) for peer in level]
+        return decisions + [Report(CaughtUp(self.shard, self._view.number, peer)) for peer in level]
 
     patch.setattr(Replica, "_count_newcomers", lambda self: None)
     patch.setattr(Replica, "_progress", progress)
@@ -326,10 +376,14 @@ def a_replica_that_differs_is_not_healed(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(workers_die)
 def a_batch_is_counted_as_often_as_it_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    """The number is counted, whichever they are."""
     real = LeaseBook.acknowledge
 
     def acknowledge(self: Any, batch: Batch) -> bool:
-        return real(self, batch) or batch in [Batch(self.epoch, place) for place in range(self.dealt)]
+        if batch.epoch == self.epoch and batch.place in self.counted:
+            left = [place for place in range(self.batches) if place not in self.counted]
+            self.counted = self.counted.plus(left[0]) if left else self.counted
+        return real(self, batch)
 
     patch.setattr(LeaseBook, "acknowledge", acknowledge)
 
@@ -376,15 +430,14 @@ def a_workers_own_updates_make_it_stale(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(paused_workers)
 def a_lost_worker_makes_no_new_view(patch: pytest.MonkeyPatch) -> None:
-    real = Coordinator.next_view
+    real = Director._next_view
 
-    def next_view(self: Any, servers: Any) -> None:
-        if tuple(servers) != self.placement.servers or not self.placement.is_settled:
-            real(self, servers)
-        else:
-            self._publish()
+    def next_view(self: Any, training: Training, before: Placement, lost: Any = ()) -> Any:
+        if self._present(training) != list(before.servers) or not before.is_settled:
+            return real(self, training, before, lost)
+        return self._publish(training, before, lost)
 
-    patch.setattr(Coordinator, "next_view", next_view)
+    patch.setattr(Director, "_next_view", next_view)
 
 
 @mutant(half_acknowledged)
@@ -400,6 +453,205 @@ def what_was_acknowledged_before_a_shard_went_back_is_not_pushed_again(patch: py
 @mutant(late_news)
 def a_batch_counts_although_a_shard_has_gone_back_since(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Placement, "keeps", lambda self, view: True)
+
+
+# The director's -----------------------------------------------------------------------------------------
+
+
+def forgets(patch: pytest.MonkeyPatch, forget: Callable[[State, Training], None]) -> None:
+    """What is written down lacks something."""
+    real = Director.record
+
+    def record(self: Any) -> bytes:
+        state = msgspec.msgpack.decode(real(self), type=State)
+        if state.training is not None:
+            forget(state, state.training)
+        return msgspec.msgpack.encode(state)
+
+    patch.setattr(Director, "record", record)
+
+
+@mutant(coordinators_die)
+def the_record_lacks_the_book(patch: pytest.MonkeyPatch) -> None:
+    def forget(state: State, training: Training) -> None:
+        training.book = LeaseBook(training.opened.batches, training.book.epoch, training.opened.ahead)
+
+    forgets(patch, forget)
+
+
+@mutant(coordinators_die)
+def the_record_lacks_the_clock(patch: pytest.MonkeyPatch) -> None:
+    def forget(state: State, training: Training) -> None:
+        training.clock = StalenessClock(training.opened.bound)
+        for worker in training.workers:
+            training.clock.join(worker)
+
+    forgets(patch, forget)
+
+
+@mutant(coordinators_die)
+def the_record_lacks_what_was_granted(patch: pytest.MonkeyPatch) -> None:
+    forgets(patch, lambda state, training: training.granted.clear())
+
+
+@mutant(coordinators_die)
+def the_record_lacks_the_turns(patch: pytest.MonkeyPatch) -> None:
+    forgets(patch, lambda state, training: training.turns.clear())
+
+
+@mutant(coordinators_and_servers_die)
+def the_record_lacks_the_number_of_the_view(patch: pytest.MonkeyPatch) -> None:
+    def forget(state: State, training: Training) -> None:
+        state.view = 0
+
+    forgets(patch, forget)
+
+
+@mutant(coordinators_and_servers_die)
+def the_record_lacks_who_serves(patch: pytest.MonkeyPatch) -> None:
+    """They say it again; but until then they are not there."""
+    forgets(patch, lambda state, training: state.serving.clear())
+
+
+@mutant(coordinators_die)
+def it_is_written_down_when_it_was_told(patch: pytest.MonkeyPatch) -> None:
+    tell, write_down = Coordinator._tell, Coordinator.write_down
+
+    def tell_first(self: Any, wishes: Any) -> None:
+        tell(self, wishes)
+        if self.sim.is_up(self):
+            write_down(self)
+
+    patch.setattr(Coordinator, "write_down", lambda self: None)
+    patch.setattr(Coordinator, "_tell", tell_first)
+
+
+@mutant(coordinators_die)
+def one_that_takes_over_reminds_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Director, "_remind", lambda self, members: [])
+
+
+@mutant(coordinators_and_workers_die)
+def one_that_takes_over_reminds_only_who_speaks(patch: pytest.MonkeyPatch) -> None:
+    real = Director.__init__
+
+    def init(self: Any, *more: Any) -> None:
+        real(self, *more)
+        self._remind_at = math.inf
+
+    patch.setattr(Director, "__init__", init)
+
+
+@mutant(coordinators_die)
+def an_answer_is_not_told_again(patch: pytest.MonkeyPatch) -> None:
+    real = Director._want
+    patch.setattr(Director, "_want", lambda self, *more: real(self, *more) and [])
+
+
+@mutant(coordinators_die)
+def a_want_is_granted_as_often_as_it_is_said(patch: pytest.MonkeyPatch) -> None:
+    real = Director._want
+
+    def want(self: Any, training: Training, worker: str, turn: int) -> Any:
+        training.turns[worker] = 0
+        return real(self, training, worker, turn)
+
+    patch.setattr(Director, "_want", want)
+
+
+@mutant(finished_in_vain)
+def a_worker_begins_again_what_it_was_granted_before(patch: pytest.MonkeyPatch) -> None:
+    """The grant is told again, because its Want is; that it is finished comes only after that."""
+    patch.setattr(Worker, "granted", property(lambda self: 0, lambda self, turn: None), raising=False)
+
+
+@mutant(workers_die)
+def a_lost_worker_still_waits_for_a_grant(patch: pytest.MonkeyPatch) -> None:
+    real = Director._lose
+
+    def lose(self: Any, training: Training, worker: str) -> None:
+        waiting = list(training.waiting)
+        real(self, training, worker)
+        training.waiting = waiting
+
+    patch.setattr(Director, "_lose", lose)
+
+
+@mutant(workers_die)
+def a_lost_workers_batches_are_not_given_to_others(patch: pytest.MonkeyPatch) -> None:
+    """Not even when its lease ends."""
+    patch.setattr(Director, "_lose", lambda self, training, worker: training.clock.lose(worker))
+    patch.setattr(Director, "tick", lambda self, now: [])
+
+
+@mutant(late_news)
+def a_finish_counts_whatever_has_become_of_its_view(patch: pytest.MonkeyPatch) -> None:
+    def finish(self: Any, training: Training, worker: str, finish: Any) -> None:
+        training.clock.finish(worker, finish.number, finish.staleness)
+        training.book.acknowledge(finish.batch)
+
+    patch.setattr(Director, "_finish", finish)
+
+
+@mutant(slow_worker)
+def an_epoch_is_over_when_every_batch_is_dealt(patch: pytest.MonkeyPatch) -> None:
+    def over(self: Any, training: Training) -> Any:
+        book = training.book
+        dealt = book.dealt == book.batches
+        return [_send(training.workers, EpochOver(training.opened.call, book.epoch))] if dealt else []
+
+    patch.setattr(Director, "_over", over)
+
+
+@mutant(halted)
+def an_epoch_that_ends_with_a_loss_is_not_said_to_be_over(patch: pytest.MonkeyPatch) -> None:
+    real = Director.take
+
+    def take(self: Any, *more: Any) -> Any:
+        return [wish for wish in real(self, *more) if not (isinstance(wish, Send) and b"EpochOver" in wish.content)]
+
+    patch.setattr(Director, "take", take)
+
+
+@mutant(primaries_die)
+def a_lost_server_is_not_missed(patch: pytest.MonkeyPatch) -> None:
+    real = Director._present
+
+    def present(self: Any, training: Training) -> Any:
+        held = training.placement.servers if training.placement is not None else ()
+        return [*held, *(id for id in real(self, training) if id not in held)]
+
+    patch.setattr(Director, "_present", present)
+
+
+@mutant(primaries_die)
+def a_late_server_gets_nothing(patch: pytest.MonkeyPatch) -> None:
+    real = Director._serve
+
+    def serve(self: Any, server: str, call: int) -> Any:
+        training = self._state.training
+        return real(self, server, call) if training is None or training.placement is None else []
+
+    patch.setattr(Director, "_serve", serve)
+
+
+@mutant(workers_die)
+def a_late_worker_is_not_told_where_things_are(patch: pytest.MonkeyPatch) -> None:
+    real = Director.take
+
+    def take(self: Any, workers: Any, *more: Any) -> Any:
+        training = self._state.training
+        placed = training is not None and training.placement is not None
+        came = placed and set(workers) > set(training.workers)
+        wishes = real(self, workers, *more)
+        return [] if came else wishes
+
+    patch.setattr(Director, "take", take)
+
+
+@mutant(primaries_die)
+def who_has_caught_up_is_not_believed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Director, "_caught_up", lambda self, training, placement: [])
 
 
 def found(change: Mutant, plans: Callable[[int], Plan]) -> tuple[int, Wrong] | None:
@@ -420,5 +672,5 @@ def test_the_mutant_is_found(name):
 
 @pytest.mark.parametrize("plans", {plans for _, plans in MUTANTS.values()})
 def test_without_a_mutant_the_same_plans_keep_every_promise(plans):
-    for seed in range(RUNS):
+    for seed in range(RUNS // 3):
         play(plans(seed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from cluster.served import Run
+from shoal.clock import Deadline
 from shoal.config import Servers
 from shoal.errors import RunEnded
 from shoal.store.client import Client, EpochEnd, Work
@@ -84,6 +86,14 @@ class Store:
         server = self.servers[id]
         server._seat._connection._sock.shutdown(2)
         server.over(RunEnded("killed"))
+
+    def wait_for_copies(self) -> None:
+        """Until every shard has a backup: before that, a loss is a loss."""
+        director = self.run.coordinator._membership._department
+        deadline = Deadline.after(20.0)
+        while not all(view.backups for view in director._state.training.placement.views):
+            assert not deadline.passed()
+            time.sleep(0.001)
 
     def wait(self) -> None:
         for thread in self._threads:
@@ -179,12 +189,16 @@ def test_every_batch_is_applied_once_and_all_see_the_same_weights_at_the_end(sta
 
 def test_a_server_is_lost_and_its_backup_goes_on_with_everything(start):
     store = start(2, 2, 2)
+    killed = threading.Event()
 
     def at_batch(work: Work) -> None:
-        if work.batch.place == 5 and work.batch.epoch == 0:
+        if not killed.is_set():
+            store.wait_for_copies()
+            killed.set()
             store.kill_server("server-0")
             store.start_server(2, late=True)
 
     store.start_worker(0, at_batch)
     store.start_worker(1)
     is_exact(store)
+    assert killed.is_set()

@@ -1,7 +1,7 @@
 """Processes that talk over streams, and may be stopped or killed: seeded, with a time of its own.
 
 Streams keep their order, as sockets do. What is on its way is lost when a connection breaks, and may be when a process
-is killed. Connections to the coordinator do not break.
+is killed. Connections to the coordinator break only when it dies.
 """
 
 from __future__ import annotations
@@ -114,3 +114,9 @@ class World:
         for other in (*self.processes, COORDINATOR):
             if self.random.random() < 0.5:
                 self._links[frozenset((id, other))] += 1
+
+    def replace(self, process: Process) -> None:
+        """Another process comes in the place of one that was killed. Whatever is still on its way is lost."""
+        for other in self.processes:
+            self._links[frozenset((process.id, other))] += 1
+        self.processes[process.id] = process

@@ -1,0 +1,461 @@
+"""The director: where every shard is, and who computes what next. Whoever takes over goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from shoal.cluster.department import Say, Send, Wish
+from shoal.errors import BadFrame
+from shoal.store.batches import Batch
+from shoal.store.director import Director
+from shoal.store.letters import (
+    FROM_DIRECTOR,
+    TO_DIRECTOR,
+    Close,
+    Closed,
+    EpochOver,
+    Finish,
+    Grant,
+    Halt,
+    Next,
+    Open,
+    Placed,
+    Serve,
+    Want,
+)
+from shoal.store.messages import CaughtUp, Differs
+from shoal.wire.messages import Message
+
+LEASE = 10.0
+OPEN = Open(0, sizes=(10, 20), epoch=0, batches=4, bound=None, replicas=2, ahead=1, facts=b"seed")
+
+
+class Scene:
+    """A director, who is there, and what everybody was told."""
+
+    def __init__(self, workers: int = 2, servers: int = 2) -> None:
+        self.director = Director(LEASE)
+        self.workers = [f"worker-{number}" for number in range(workers)]
+        self.servers = {f"server-{number}": f"unix:{number}" for number in range(servers)}
+        self.now = 0.0
+        self.user: list[str] = []
+        self.take()
+
+    def take(self, expected: int | None = None) -> dict[str, list[Message]]:
+        many = len(self.servers) if expected is None else expected
+        return self._told(self.director.take(self.workers, self.servers, many, self.now))
+
+    def says(self, who: str, *letters: Message) -> dict[str, list[Message]]:
+        wishes: list[Wish] = []
+        for letter in letters:
+            wishes += self.director.hear(who, TO_DIRECTOR.encode(letter), self.now)
+        return self._told(wishes)
+
+    def tick(self, seconds: float) -> dict[str, list[Message]]:
+        self.now += seconds
+        return self._told(self.director.tick(self.now))
+
+    def lose(self, id: str) -> dict[str, list[Message]]:
+        if id in self.servers:
+            del self.servers[id]
+        else:
+            self.workers.remove(id)
+        return self.take()
+
+    def open(self, **changed: Any) -> dict[str, list[Message]]:
+        """The training begins, with all servers that are there."""
+        for server in self.servers:
+            self.says(server, Serve(0))
+        return self.says("worker-0", msgspec.structs.replace(OPEN, **changed))
+
+    def finish(self, who: str, place: int, number: int, epoch: int = 0, view: int = 1) -> dict[str, list[Message]]:
+        return self.says(who, Finish(0, Batch(epoch, place), number, view, 0))
+
+    def take_over(self) -> Director:
+        """The coordinator dies; another knows what this one would have written down."""
+        self.director = Director(LEASE, self.director.record())
+        self.take()
+        return self.director
+
+    @property
+    def placement(self) -> Any:
+        training = self.director._state.training
+        assert training is not None
+        return training.placement
+
+    def _told(self, wishes: list[Wish]) -> dict[str, list[Message]]:
+        told: dict[str, list[Message]] = {}
+        for wish in wishes:
+            match wish:
+                case Send(to, content):
+                    for id in to:
+                        told.setdefault(id, []).append(FROM_DIRECTOR.decode(content))
+                case Say(text):
+                    self.user.append(text)
+        return told
+
+
+def grants(told: dict[str, list[Message]]) -> list[tuple[str, int, int]]:
+    """Who was granted which place, as which of its turns."""
+    return [
+        (id, letter.batch.place, letter.turn)
+        for id, letters in told.items()
+        for letter in letters
+        if isinstance(letter, Grant)
+    ]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+# The beginning and the end ------------------------------------------------------------------------------
+
+
+def test_nothing_is_placed_before_all_servers_that_were_started_serve(scene):
+    scene.take(expected=3)
+    assert scene.says("server-0", Serve(0)) == {}
+    assert scene.says("worker-0", OPEN) == {}
+    assert scene.says("server-1", Serve(0)) == {}, "the third is still to come"
+    scene.servers["server-2"] = "unix:2"
+    assert scene.take(expected=3) == {}, "its script has not come to the training"
+    told = scene.says("server-2", Serve(0))
+    assert set(told) == {"worker-0", "worker-1", "server-0", "server-1", "server-2"}
+    for [placed] in told.values():
+        assert placed == Placed(0, scene.placement, ("worker-0", "worker-1"), scene.servers, b"seed")
+    assert scene.placement.servers == ("server-0", "server-1", "server-2")
+
+
+def test_a_server_that_dies_before_it_serves_is_not_waited_for(scene):
+    scene.says("worker-0", OPEN)
+    scene.says("server-0", Serve(0))
+    assert set(scene.lose("server-1")) == {"worker-0", "worker-1", "server-0"}
+    assert scene.placement.servers == ("server-0",)
+    assert scene.placement.replicas == 2, "another one may come"
+
+
+def test_whoever_opens_first_opens(scene):
+    scene.open()
+    assert scene.says("worker-1", msgspec.structs.replace(OPEN, batches=99)) == {}
+    assert scene.director._state.training.book.batches == 4
+
+
+def test_a_training_that_is_closed_stays_closed(scene):
+    scene.open()
+    assert scene.says("worker-0", Close(0)) == {"server-0": [Closed(0)], "server-1": [Closed(0)]}
+    assert scene.says("worker-1", Close(0)) == scene.says("worker-1", OPEN) == {}
+    assert scene.says("server-1", Serve(0)) == {"server-1": [Closed(0)]}, "it has not heard it, or came too late"
+    assert scene.says("worker-0", Want(0, 0)) == {}
+
+
+def test_views_of_the_next_training_have_higher_numbers(scene):
+    scene.open()
+    scene.lose("worker-1")
+    assert scene.placement.number == 2
+    scene.says("worker-0", Close(0), msgspec.structs.replace(OPEN, call=1))
+    scene.says("server-0", Serve(1))
+    scene.says("server-1", Serve(1))
+    assert scene.placement.number == 3
+
+
+def test_the_end_tells_how_stale_updates_were(scene):
+    scene.open()
+    scene.says("worker-0", Want(0, 0), Finish(0, Batch(0, 0), 0, 1, 0), Close(0))
+    assert scene.user == ["1 updates with a staleness of 0.0 on average, 0 at most (bound: none)"]
+
+
+def test_a_letter_that_is_none_is_refused(scene):
+    with pytest.raises(BadFrame):
+        scene.director.hear("worker-0", b"\xc1", 0.0)
+
+
+# Grants -------------------------------------------------------------------------------------------------
+
+
+def test_who_wants_an_update_is_granted_the_next_batch(scene):
+    scene.open()
+    assert scene.says("worker-0", Want(0, 0)) == {"worker-0": [Grant(0, 0, Batch(0, 0), 0, 1)]}
+    assert scene.says("worker-1", Want(0, 0)) == {"worker-1": [Grant(0, 0, Batch(0, 1), 0, 1)]}
+    scene.finish("worker-0", place=0, number=0)
+    assert scene.says("worker-0", Want(0, 1)) == {"worker-0": [Grant(0, 1, Batch(0, 2), 1, 1)]}
+
+
+def test_who_asks_twice_is_granted_the_same_again(scene):
+    scene.open(ahead=2)
+    first = scene.says("worker-0", Want(0, 0))
+    assert scene.says("worker-0", Want(0, 0)) == first
+    scene.finish("worker-0", place=0, number=0)
+    assert scene.says("worker-0", Want(0, 0)) == {}, "that one is finished"
+    assert grants(scene.says("worker-0", Want(0, 1))) == [("worker-0", 1, 1)]
+
+
+def test_who_wants_two_is_granted_two_when_there_are_some_again(scene):
+    """At the end of an epoch all workers have asked for all that they may be at, and there is nothing."""
+    scene.open(batches=2, ahead=2)
+    assert grants(scene.says("worker-0", Want(0, 0), Want(0, 1))) == [("worker-0", 0, 0), ("worker-0", 1, 1)]
+    scene.finish("worker-0", place=0, number=0)
+    scene.says("worker-0", Want(0, 2))
+    scene.finish("worker-0", place=1, number=1)
+    scene.says("worker-0", Want(0, 3))
+    assert grants(scene.says("worker-0", Next(0, 1, 2))) == [("worker-0", 0, 2), ("worker-0", 1, 3)]
+
+
+def test_nothing_is_granted_beyond_the_bound(scene):
+    scene.open(bound=1, batches=9)
+    scene.says("worker-0", Want(0, 0))
+    scene.says("worker-1", Want(0, 0))
+    scene.finish("worker-1", place=1, number=0)
+    assert scene.says("worker-1", Want(0, 1)) == {}, "worker-0 has none of its updates"
+    assert grants(scene.finish("worker-0", place=0, number=0)) == [("worker-1", 2, 1)]
+
+
+def test_a_lease_that_ends_is_given_to_somebody_else(scene):
+    scene.open(batches=1)
+    scene.says("worker-0", Want(0, 0))
+    scene.says("worker-1", Want(0, 0))
+    assert scene.tick(LEASE / 2) == {}
+    assert grants(scene.tick(LEASE / 2)) == [("worker-1", 0, 0)]
+
+
+def test_a_lost_workers_batch_is_given_to_somebody_else_in_a_new_view(scene):
+    scene.open(batches=1, bound=1)
+    scene.says("worker-0", Want(0, 0))
+    scene.says("worker-1", Want(0, 0))
+    told = scene.lose("worker-0")
+    [placed, grant] = told["worker-1"]
+    assert placed.placement.number == grant.view == 2
+    assert told["worker-0"] == [placed], "it hears that it is outside, if it can"
+
+
+def test_a_worker_that_comes_late_is_told_where_things_are(scene):
+    scene.open()
+    scene.workers.append("worker-2")
+    told = scene.take()
+    assert told["worker-2"] == [Placed(0, scene.placement, tuple(scene.workers), scene.servers, b"seed")]
+    assert scene.placement.number == 1, "nothing moves for it"
+    assert grants(scene.says("worker-2", Want(0, 0))) == [("worker-2", 0, 0)]
+
+
+def test_strangers_get_nothing(scene):
+    scene.open()
+    assert scene.says("worker-7", Want(0, 0)) == {}
+    assert scene.says("worker-0", Want(1, 0)) == {}, "another training's"
+
+
+# Epochs -------------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_is_over_when_every_batch_counts(scene):
+    scene.open(batches=2)
+    scene.says("worker-0", Want(0, 0))
+    scene.says("worker-1", Want(0, 0))
+    assert scene.finish("worker-0", place=0, number=0) == {}
+    over = EpochOver(0, 0)
+    assert scene.finish("worker-1", place=1, number=0) == {"worker-0": [over], "worker-1": [over]}
+    assert scene.says("worker-0", Want(0, 1)) == {"worker-0": [over]}, "nothing of the next before all have met"
+    assert grants(scene.says("worker-0", Next(0, 1, 2))) == [("worker-0", 0, 1)]
+    assert scene.says("worker-1", Next(0, 1, 2)) == {}, "all say it; the first counts"
+
+
+def test_a_finish_in_a_view_before_a_shard_went_back_does_not_count(scene):
+    scene.open(batches=1, replicas=1)
+    scene.says("worker-0", Want(0, 0))
+    scene.lose("server-1")
+    assert scene.finish("worker-0", place=0, number=0, view=1) == {}
+    assert grants(scene.says("worker-0", Want(0, 1))) == [("worker-0", 0, 1)]
+    assert scene.finish("worker-0", place=0, number=1, view=2)["worker-0"] == [EpochOver(0, 0)]
+    assert any("server-1" in text for text in scene.user)
+
+
+def test_a_halted_epoch_ends_with_what_is_leased(scene):
+    scene.open(batches=100)
+    scene.says("worker-0", Want(0, 0))
+    scene.says("worker-1", Want(0, 0))
+    assert scene.says("worker-0", Halt(0, 0)) == {}
+    assert scene.says("worker-0", Want(0, 1)) == {}
+    assert scene.finish("worker-0", place=0, number=0) == {}
+    assert scene.finish("worker-1", place=1, number=0)["worker-0"] == [EpochOver(0, 0)]
+    assert grants(scene.says("worker-1", Next(0, 1, 100))) == [("worker-0", 0, 1)]
+    assert scene.says("worker-0", Halt(0, 0)) == {}, "that epoch is over"
+    assert grants(scene.says("worker-1", Want(0, 1))) == [("worker-1", 1, 1)]
+
+
+def test_a_halted_epoch_ends_with_its_last_workers_loss(scene):
+    scene.open(batches=100)
+    scene.says("worker-0", Want(0, 0))
+    scene.says("worker-1", Halt(0, 0))
+    assert scene.lose("worker-0")["worker-1"][-1] == EpochOver(0, 0)
+
+
+def test_a_halted_epoch_ends_with_its_last_lease(scene):
+    scene.open(batches=100)
+    scene.says("worker-0", Want(0, 0))
+    scene.says("worker-1", Halt(0, 0))
+    assert scene.tick(LEASE) == {"worker-0": [EpochOver(0, 0)], "worker-1": [EpochOver(0, 0)]}
+
+
+def test_workers_are_welcome_in_the_middle_of_an_epoch(scene):
+    assert not scene.director.welcomes(0), "nothing is open"
+    scene.says("worker-0", msgspec.structs.replace(OPEN, batches=1))
+    assert not scene.director.welcomes(0), "nothing is placed"
+    scene.says("server-0", Serve(0))
+    scene.says("server-1", Serve(0))
+    assert scene.director.welcomes(0)
+    assert not scene.director.welcomes(1)
+    scene.says("worker-0", Want(0, 0))
+    scene.finish("worker-0", place=0, number=0)
+    assert not scene.director.welcomes(0), "the others meet"
+    scene.says("worker-0", Next(0, 1, 1))
+    assert scene.director.welcomes(0)
+    scene.says("worker-0", Close(0))
+    assert not scene.director.welcomes(0)
+
+
+def test_nobody_is_welcome_where_all_move_together(scene):
+    scene.open(bound=0)
+    assert not scene.director.welcomes(0)
+
+
+# Servers ------------------------------------------------------------------------------------------------
+
+
+def test_a_late_server_is_brought_up_to_date(scene):
+    scene.open()
+    scene.lose("server-1")
+    scene.servers["server-2"] = "unix:2"
+    assert scene.take() == {}, "its script has not come to the training"
+    assert {letter.placement.number for [letter] in scene.says("server-2", Serve(0)).values()} == {3}
+    assert all(view.newcomers == ("server-2",) for view in scene.placement.views)
+    for view in scene.placement.views:
+        scene.says(view.primary, CaughtUp(view.shard, view.number, "server-2"))
+    assert all({view.primary, *view.backups} == {"server-0", "server-2"} for view in scene.placement.views)
+    assert scene.user[-1] == "every shard has 2 copies again"
+
+
+def test_a_server_that_serves_another_training_gets_nothing_of_this(scene):
+    scene.open()
+    scene.servers["server-2"] = "unix:2"
+    scene.take()
+    assert scene.says("server-2", Serve(1)) == {}
+    assert scene.placement.servers == ("server-0", "server-1")
+
+
+def test_what_a_server_says_of_an_older_training_is_not_heeded(scene):
+    """It may be told again, to a coordinator that took over; and there may be fewer shards by now."""
+    scene.open(sizes=(10, 20, 30))
+    scene.says("worker-0", Close(0), msgspec.structs.replace(OPEN, call=1, sizes=(10,)))
+    scene.says("server-0", Serve(1))
+    scene.says("server-1", Serve(1))
+    before = scene.placement
+    assert scene.says("server-0", CaughtUp(2, 1, "server-1")) == {}
+    assert scene.placement == before
+
+
+def test_a_copy_that_differs_is_named(scene):
+    scene.open()
+    assert scene.says("server-0", Differs(1, 1, "server-1", 7, (1, 2))) == {}
+    assert scene.user == ["the copy of shard 1 on server-1 differed from server-0's at version 7; it is sent anew"]
+
+
+# One that takes over ------------------------------------------------------------------------------------
+
+
+def test_one_that_takes_over_knows_everything(scene):
+    scene.open(ahead=2, bound=2)
+    scene.says("worker-0", Want(0, 0), Want(0, 1))
+    scene.says("worker-1", Want(0, 0))
+    scene.finish("worker-0", place=0, number=0)
+    before = scene.director
+    assert scene.take_over().record() == before.record()
+
+
+def test_what_it_hears_again_changes_nothing(scene):
+    said = {
+        "server-0": [Serve(0)],
+        "server-1": [Serve(0), CaughtUp(1, 1, "server-0")],
+        "worker-0": [OPEN, Want(0, 0), Finish(0, Batch(0, 0), 0, 1, 0), Want(0, 1)],
+        "worker-1": [OPEN, Want(0, 0)],
+    }
+    for who, letters in said.items():
+        scene.says(who, *letters)
+    before = scene.director.record()
+    scene.take_over()
+    for who, letters in said.items():
+        told = scene.says(who, *letters)
+        assert set(told) == {who}, "nobody else is bothered"
+    assert scene.director.record() == before
+
+
+def test_who_speaks_to_it_first_hears_where_the_shards_are(scene):
+    """The one before may have died before, or in the middle of telling."""
+    scene.open()
+    for server in scene.servers:
+        scene.says(server, Serve(0))
+    scene.lose("worker-1")
+    scene.take_over()
+    placed = Placed(0, scene.placement, ("worker-0",), scene.servers, b"seed")
+    assert scene.says("server-0", Serve(0)) == {"server-0": [placed]}
+    assert scene.says("server-0", Serve(0)) == {}, "once"
+    assert scene.says("worker-0", OPEN) == {"worker-0": [placed]}
+    assert scene.says("worker-1", OPEN) == {"worker-1": [placed]}, "that it is outside"
+
+
+def test_a_worker_that_has_heard_nothing_yet_hears_where_the_shards_are_before_anything_else(scene):
+    """It was let in, and the one before died. It has nothing to say until it knows."""
+    scene.open(batches=1)
+    scene.says("worker-0", Want(0, 0))
+    scene.workers.append("worker-2")
+    scene.take()
+    scene.take_over()
+    assert set(scene.finish("worker-0", place=0, number=0)) == {"worker-0"}
+    told = scene.tick(0.1)["worker-2"]
+    assert told == [Placed(0, scene.placement, tuple(scene.workers), scene.servers, b"seed")]
+    assert scene.says("worker-2", Want(0, 0))["worker-2"][-1] == EpochOver(0, 0)
+    assert all("worker-2" not in scene.tick(1.0) for _ in range(10))
+
+
+def test_who_stays_silent_is_told_less_and_less_often(scene):
+    """In synchronous training a worker that came late says nothing, ever."""
+    scene.open(bound=0)
+    scene.take_over()
+    reminders = [bool(scene.tick(0.1)) for _ in range(1000)]
+    assert reminders[0]
+    assert sum(reminders) < 12
+
+
+def test_a_grant_that_nobody_heard_is_told_again(scene):
+    scene.open(bound=1)
+    granted = scene.says("worker-0", Want(0, 0))["worker-0"]
+    scene.take_over()
+    told = scene.says("worker-0", OPEN, Want(0, 0))["worker-0"]
+    assert told[-1:] == granted
+    assert scene.says("worker-0", Want(0, 0)) == {"worker-0": granted}
+
+
+def test_the_end_of_an_epoch_that_nobody_heard_is_told_again(scene):
+    scene.open(batches=1)
+    scene.says("worker-0", Want(0, 0))
+    scene.finish("worker-0", place=0, number=0)
+    scene.take_over()
+    assert scene.says("worker-1", Want(0, 0))["worker-1"][-1] == EpochOver(0, 0)
+
+
+def test_a_server_that_missed_the_end_hears_of_it_whatever_it_says(scene):
+    """Only its last words are said again: Serve may not be one of them."""
+    scene.open()
+    scene.says("worker-0", Close(0))
+    scene.take_over()
+    assert scene.says("server-0", CaughtUp(0, 1, "server-1")) == {"server-0": [Closed(0)]}
+    assert scene.says("server-0", CaughtUp(1, 1, "server-1")) == {}
+
+
+def test_views_go_on_being_numbered(scene):
+    scene.open()
+    scene.lose("worker-1")
+    scene.take_over()
+    scene.lose("server-0")
+    assert scene.placement.number == 3
