@@ -9,6 +9,7 @@ coordinator is in the way.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -186,10 +187,8 @@ def serve(folder: Path, ahead: int) -> None:
     server = Server(SERVER, 0, desk, listener, KEY, SHARDS, lambda shard: Toy())  # type: ignore[arg-type]
 
     def until_over() -> None:
-        try:
+        with contextlib.suppress(RunEnded):
             server.serve()
-        except RunEnded:
-            pass
 
     thread = threading.Thread(target=until_over)
     thread.start()

@@ -205,7 +205,12 @@ def table(parts: Mapping[str, Facts]) -> list[list[str]]:
     rows = [["part", "what", "rate", "ours / it", "quartiles", ""]]
     for part, found in parts.items():
         unit = 1e9 if part == "transfer" else 1.0  # GB/s
-        named = {"ours": found["ours"], "limit": found.get("limit"), **found.get("peers", {}), **found.get("others", {})}
+        named = {
+            "ours": found["ours"],
+            "limit": found.get("limit"),
+            **found.get("peers", {}),
+            **found.get("others", {}),
+        }
         for name, facts in named.items():
             if facts is not None:
                 ratio = facts.get("ratio")
@@ -216,7 +221,7 @@ def table(parts: Mapping[str, Facts]) -> list[list[str]]:
         rows.append([part, "ours again (A/A)", "", *_ratio(found["same_against_itself"]["ratio"]), ""])
         if "goal" in found:
             goal = found["goal"]
-            reached = "reached" if goal["reached"] else "MISSED"
+            reached = "void" if found["void"] else "reached" if goal["reached"] else "MISSED"
             rows.append([part, goal["what"], "", str(goal["found"]), goal["goal"], reached])
         rows += [[part, f"skipped: {name}", "", "", "", ""] for name in found.get("skipped", {})]
         rows += [[part, f"VOID: {reason}", "", "", "", ""] for reason in found["void"]]
