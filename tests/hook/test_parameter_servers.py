@@ -92,11 +92,12 @@ class Killer:
         return found
 
     def strike(self, kind: str, spare: int = 0) -> str | None:
-        """Who was killed; nobody if there are not more than `spare`."""
+        """Who was killed; not one of the `spare` eldest. (If all who know where the run stands die at once, it ends.)"""
         members = self.members(kind)
-        if len(members) <= spare:
+        able = sorted(members, key=lambda id: int(id.rpartition("-")[2]) if "-" in id else 0)[spare:]
+        if not able:
             return None
-        victim = self._random.choice(sorted(members))
+        victim = self._random.choice(able)
         os.kill(members[victim], signal.SIGKILL)
         self.killed[kind] += 1
         return victim
