@@ -92,7 +92,7 @@ class Killer:
         return found
 
     def strike(self, kind: str, spare: int = 0) -> str | None:
-        """Who was killed; not one of the `spare` eldest. (If all who know where the run stands die at once, it ends.)"""
+        """Who was killed; not one of the `spare` eldest: if all who know where the run stands die at once, it ends."""
         members = self.members(kind)
         able = sorted(members, key=lambda id: int(id.rpartition("-")[2]) if "-" in id else 0)[spare:]
         if not able:

@@ -57,6 +57,7 @@ class ShardTensors:
 
     def set_weights(self, weights: Sequence[Array]) -> None:
         self._state.set_weights(weights)
+        self._state.restart()
 
     def state(self) -> Sequence[Array]:
         return self._state.state()

@@ -129,6 +129,9 @@ class ShardState:
         count = len(self._variables)
         self._engine.write(self._variables, arrays[:count])
         self._sums = [value.astype(total.dtype) for total, value in zip(self._sums, arrays[count:], strict=True)]
+
+    def restart(self) -> None:
+        """The next update begins an epoch, whatever its number."""
         self._epoch = -1
 
     def state(self) -> list[Array]:
