@@ -5,6 +5,7 @@ want to say it in the script:
 
     AllReduce(pieces=8).scope()   models compiled inside train synchronously, each batch cut into 8 pieces
     ParameterServer().scope()     models compiled inside train with parameter servers
+    layers.ShardedEmbedding(...)  an embedding table whose rows live on parameter servers
     rank(), size(), is_chief()    this worker's place, the number of workers, whether it prints and writes files
 """
 
@@ -62,4 +63,8 @@ def __getattr__(name: str) -> Any:
         from shoal import errors
 
         return getattr(errors, name)
+    if name == "layers":
+        import importlib
+
+        return importlib.import_module("shoal.layers")
     raise AttributeError(f"module 'shoal' has no attribute {name!r}")

@@ -26,7 +26,7 @@ from shoal.errors import RunEnded
 from shoal.hook.calls import Calls
 from shoal.store.client import Client, Weights
 from shoal.store.server import Server
-from shoal.store.tensors import ShardShapes, Tensors
+from shoal.store.tensors import AnyShapes, Tensors
 from shoal.wire import addresses
 from shoal.wire.certificates import RunCertificate
 from shoal.wire.keys import RunKey
@@ -122,16 +122,23 @@ class Session:
     def is_server(self) -> bool:
         return role_of(self._me) == "server"
 
-    def client(self, call: int, shapes: Sequence[ShardShapes], initial: Weights | None, ahead: int) -> Client:
+    def client(self, call: int, shapes: Sequence[AnyShapes], initial: Weights | None, ahead: int) -> Client:
         assert self.seat is not None
         assert self._key is not None
         return Client(self._me, call, self.seat, self._key, shapes, initial, ahead)
 
-    def server(self, call: int, shapes: Sequence[ShardShapes], make: Callable[[int], Tensors], scales: bool) -> Server:
+    def server(
+        self,
+        call: int,
+        shapes: Sequence[AnyShapes],
+        make: Callable[[int], Tensors],
+        scales: bool,
+        before: Server | None,
+    ) -> Server:
         assert self.seat is not None
         assert self._key is not None
         assert self._listener is not None
-        return Server(self._me, call, self.seat, self._listener, self._key, shapes, make, scales)
+        return Server(self._me, call, self.seat, self._listener, self._key, shapes, make, scales, before)
 
     def wait_in(self, call: int) -> bytes | None:
         """Until this worker, which came late, is let in; or what the call returned, if it is over before that."""
@@ -219,6 +226,7 @@ class Session:
     def close(self, ok: bool) -> None:
         """Leaves the run. After a good end it waits for the others: they may still need this worker's last result."""
         if self.seat is not None and ok:
+            hook.leave_servers(self)
             self.seat.done()
             company = self._company if self._company is not None and self._company.has_acted else None
             while not self.seat.wait_end(after=company.view if company else None):

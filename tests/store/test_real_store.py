@@ -16,14 +16,19 @@ from cluster.served import Run
 from shoal.clock import Deadline
 from shoal.config import Servers
 from shoal.errors import RunEnded
-from shoal.store.client import Client, EpochEnd, Work
+from shoal.store.batches import Batch
+from shoal.store.client import Client, EpochEnd, LookUp, Work
 from shoal.store.director import Director
 from shoal.store.letters import Open
+from shoal.store.rows import Fill, KeptRows, NewRows, Table
 from shoal.store.server import Server
-from shoal.store.tensors import Array, ArrayShape, Shapes, ShardShapes
+from shoal.store.tensors import AnyShapes, Array, ArrayShape, RowShapes, Shapes, ShardShapes, Tensors
 from shoal.wire.listener import Listener
 
-SHAPES = [ShardShapes((ArrayShape("float32", size),), (ArrayShape("float32", size),)) for size in (5, 3000, 70_000)]
+DENSE = [ShardShapes((ArrayShape("float32", size),), (ArrayShape("float32", size),)) for size in (5, 3000, 70_000)]
+TABLE = Table("table", 1000, 4, NewRows(Fill.CONSTANT, 3.0), parts=2)
+TABLES = [RowShapes(TABLE.rows_of(part), TABLE.width) for part in range(TABLE.parts)]
+SHAPES: list[AnyShapes] = [*DENSE, *TABLES]  # parts 0 and 1 of the table are shards 3 and 4
 BATCHES = 12
 EPOCHS = 2
 
@@ -31,15 +36,17 @@ EPOCHS = 2
 class Sums:
     """A shard to which gradients are added, and a counter, as an optimizer has one."""
 
+    rows = 0
+
     def __init__(self, shard: int) -> None:
-        self.values = np.zeros(SHAPES[shard].weights[0].size, np.float32)
+        self.values = np.zeros(DENSE[shard].weights[0].size, np.float32)
         self.count = np.zeros(1, np.int64)
 
     def apply(self, epoch: int, gradients: Sequence[Array], rate: float | None, scale: float) -> None:
         self.values += gradients[0]
         self.count += 1
 
-    def weights(self) -> Sequence[Array]:
+    def weights(self, asked: Sequence[Array]) -> Sequence[Array]:
         return [self.values]
 
     def set_weights(self, weights: Sequence[Array]) -> None:
@@ -48,7 +55,7 @@ class Sums:
     def state(self) -> Sequence[Array]:
         return [self.values, self.count]
 
-    def state_shapes(self) -> Shapes:
+    def state_shapes(self, rows: int) -> Shapes:
         return (ArrayShape("float32", self.values.size), ArrayShape("int64", 1))
 
     def load(self, state: Sequence[Array]) -> None:
@@ -56,6 +63,51 @@ class Sums:
 
     def digest(self) -> int:
         return hash((self.values.tobytes(), int(self.count[0]))) & (2**62 - 1)
+
+    def listed(self, start: int) -> Sequence[Array]:
+        raise AssertionError("a shard that is no table has no rows")
+
+
+class Rows:
+    """A part of a table to whose rows gradients are added."""
+
+    def __init__(self, part: int) -> None:
+        self.kept = KeptRows(TABLE, part, ())
+
+    @property
+    def rows(self) -> int:
+        return len(self.kept)
+
+    def apply(self, epoch: int, gradients: Sequence[Array], rate: float | None, scale: float) -> None:
+        ids, changes = gradients
+        places = self.kept.places(ids)
+        self.kept.scatter(places, [self.kept.gather(places)[0] + changes.reshape(-1, TABLE.width)])
+
+    def weights(self, asked: Sequence[Array]) -> Sequence[Array]:
+        return [self.kept.read(asked[0]).reshape(-1)]
+
+    def set_weights(self, weights: Sequence[Array]) -> None:
+        raise AssertionError("no worker has a table's rows")
+
+    def state(self) -> Sequence[Array]:
+        return [self.kept.ids, self.kept.columns[0].reshape(-1)]
+
+    def state_shapes(self, rows: int) -> Shapes:
+        return (ArrayShape("int64", rows), ArrayShape("float32", rows * TABLE.width))
+
+    def load(self, state: Sequence[Array]) -> None:
+        self.kept.replace(state[0], state[1:])
+
+    def digest(self) -> int:
+        return hash((self.kept.ids.tobytes(), self.kept.columns[0].tobytes())) & (2**62 - 1)
+
+    def listed(self, start: int) -> Sequence[Array]:
+        return [self.kept.ids[start : start + 2], self.kept.columns[0][start : start + 2].reshape(-1)]
+
+
+def rows_of(batch: Batch) -> dict[int, Array]:
+    """What a batch needs of the table, by shard: one row that all need, one of its own, and none of the second part."""
+    return {3: np.array([0, 2 + 2 * batch.place]), 4: np.empty(0, np.int64)}
 
 
 class Store:
@@ -68,7 +120,9 @@ class Store:
         self.bound = bound
         self.replicas = replicas
         self.servers: dict[str, Server] = {}
-        self.tensors: dict[tuple[str, int], Sums] = {}
+        self.tensors: dict[tuple[str, int], Tensors] = {}
+        self.looked: list[Array] = []  # rows, when all is over
+        self.listed: list[tuple[Array, Array]] = []
         self.computed: list[tuple[str, int, int]] = []
         self.ends: dict[str, list[EpochEnd]] = {}
         self.staleness: list[int] = []
@@ -116,8 +170,9 @@ class Store:
         listener = Listener(f"unix:{self.folder / id}.sock", self.run.key)
         seat = (self.run.come_late if late else self.run.join)(number, address=listener.address, role="server")
 
-        def make(shard: int) -> Sums:
-            return self.tensors.setdefault((id, shard), Sums(shard))
+        def make(shard: int) -> Tensors:
+            made = Sums(shard) if shard < len(DENSE) else Rows(shard - len(DENSE))
+            return self.tensors.setdefault((id, shard), made)
 
         server = self.servers[id] = Server(id, 0, seat, listener, self.run.key, SHAPES, make)
         try:
@@ -130,20 +185,28 @@ class Store:
     def _work(self, number: int, at_batch: Callable[[Work], None]) -> None:
         id = f"worker-{number}"
         seat = self.run.join(number)
-        initial = [[np.full(shape.weights[0].size, 7.0, np.float32)] for shape in SHAPES]
+        initial = [[np.full(shape.weights[0].size, 7.0, np.float32)] for shape in DENSE]
         client = Client(id, 0, seat, self.run.key, SHAPES, initial, 2)
-        sizes = tuple(shape.weights[0].size * 4 for shape in SHAPES)
-        client.open(Open(0, sizes, 0, BATCHES, self.bound, self.replicas, 2))
+        sizes = (*(shape.weights[0].size * 4 for shape in DENSE), *(shape.rows * 16 for shape in TABLES))
+        client.open(Open(0, sizes, 0, BATCHES, self.bound, self.replicas, 2, tables=(3, 4)))
         for epoch in range(EPOCHS):
             if epoch:
                 client.go_on(epoch, BATCHES)
-            while isinstance(todo := client.next(), Work):
+            while not isinstance(todo := client.next(), EpochEnd):
+                if isinstance(todo, LookUp):
+                    client.look_up(todo.batch, rows_of(todo.batch))
+                    continue
                 at_batch(todo)
                 self.computed.append((id, todo.batch.epoch, todo.batch.place))
-                client.push(todo.batch, [[np.ones(shape.gradients[0].size, np.float32)] for shape in SHAPES], None)
+                dense = [[np.ones(shape.gradients[0].size, np.float32)] for shape in DENSE]
+                asked = rows_of(todo.batch)
+                pushed = [[asked[shard], np.ones(asked[shard].size * TABLE.width, np.float32)] for shard in (3, 4)]
+                client.push(todo.batch, [*dense, *pushed], None)
             self.ends.setdefault(id, []).append(todo)
         self.staleness += client.observed.elements()
         if number == 0:
+            self.looked = list(client.look(EPOCHS, {3: np.array([0, 2, 998]), 4: np.array([1])}).values())
+            self.listed = list(client.listed(3))
             client.finish()
         client.close()
         seat.done()
@@ -174,7 +237,14 @@ def is_exact(store: Store) -> None:
     for ends in store.ends.values():
         for epoch, end in enumerate(ends):
             assert end.epoch == epoch
-            assert all((weights[0] == 7 + BATCHES * (epoch + 1)).all() for weights in end.weights)
+            assert all((weights[0] == 7 + BATCHES * (epoch + 1)).all() for weights in end.weights[: len(DENSE)])
+    # All have added to row 0, one batch in each epoch to row 2, none to the others, which are as new.
+    expected = [[3.0 + EPOCHS * BATCHES, 3.0 + EPOCHS, 3.0], [3.0]]
+    assert [rows.reshape(-1, TABLE.width).tolist() for rows in store.looked] == [
+        [[value] * TABLE.width for value in part] for part in expected
+    ]
+    ids = np.concatenate([ids for ids, _ in store.listed])
+    assert sorted(ids) == [0, *range(2, 2 + 2 * BATCHES, 2)], "exactly the rows that were ever updated"
 
 
 @pytest.mark.parametrize(("workers", "servers", "replicas", "bound"), [(1, 1, 1, None), (2, 2, 2, None), (3, 2, 1, 2)])

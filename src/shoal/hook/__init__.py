@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from shoal.hook.on_import import when_imported, when_used
 from shoal.hook.run import Run
 
@@ -22,3 +24,11 @@ def install(run: Run) -> None:
 
     when_imported("keras", patch)
     when_used("keras.wrappers")  # for scikit-learn, whose import is a third of Keras's
+
+
+def leave_servers(run: Run) -> None:
+    """The script is over: servers that stayed for the sake of its tables may go."""
+    if "shoal.hook.tables" in sys.modules:
+        from shoal.hook.tables import leave_last
+
+        leave_last(run)

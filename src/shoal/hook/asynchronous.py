@@ -14,15 +14,18 @@ import numpy as np
 
 from shoal.collectives.group import AbstractGroup, Result
 from shoal.config import Servers
+from shoal.data.sources import Taken
 from shoal.errors import CannotDistribute
 from shoal.hook import feeds
 from shoal.hook.engine import Logs, to_float
 from shoal.hook.run import Run
 from shoal.hook.seeds import Seeds
 from shoal.hook.store_layout import Pulled, StoreLayout
+from shoal.hook.tables import Ids, leave_last, refuse_unless_row_wise, stay, tables_of
 from shoal.hook.training import AbstractTraining, FitArguments, Prepared
 from shoal.hook.updates import count_update, rate_of, refuse_unless_served
-from shoal.store.client import Client, EpochEnd, Work
+from shoal.store.batches import Batch
+from shoal.store.client import Client, EpochEnd, LookUp, Work
 from shoal.store.letters import Open
 
 _LEAVES_WITHIN = 30.0  # seconds in which what a leaving worker is at must be acknowledged
@@ -46,8 +49,11 @@ class AsynchronousTraining(AbstractTraining):
         self._layout = StoreLayout(self._engine, self._shape, self._model.optimizer, servers.count)
         self._seeds = self._engine.seeds  # as the fit began
         self._client: Client | None = None
-        self._first: Work | EpochEnd | None = None  # what a latecomer was given first
+        self._first: Work | EpochEnd | LookUp | None = None  # what a latecomer was given first
+        self._tables = tables_of(self._model)
+        self._looked_up: dict[Batch, tuple[Taken, Ids]] = {}  # loaded, while the rows are on their way
         self._opened = -1  # the last epoch that this worker knows to be open
+        self._stays_open = False  # the store, when the fit is over: the servers still have tables
         _refuse_unless_possible(run, prepared, self._model.optimizer)
 
     @property
@@ -56,7 +62,7 @@ class AsynchronousTraining(AbstractTraining):
         return self._client
 
     def close(self) -> None:
-        if self._client is not None:
+        if self._client is not None and not self._stays_open:
             self._client.close()
 
     # From beginning to end --------------------------------------------------------------------------
@@ -66,6 +72,7 @@ class AsynchronousTraining(AbstractTraining):
             return self._come_late()
         self._agree_on_start(self._model._initial_epoch or self._arguments.initial_epoch)
         self._seeds = self._engine.seeds
+        leave_last(self._run)
         self._client = self._enter_store()
         at, steps = self._at, self._source.steps
         assert steps is not None
@@ -81,9 +88,12 @@ class AsynchronousTraining(AbstractTraining):
                     self._servers.replicas,
                     self._ahead,
                     msgspec.msgpack.encode(facts),
+                    self._layout.tables.numbers,
+                    self._tables.goes_on_from,
                 )
             )
             self._opened = at.epoch
+        self._tables.open(self._layout.tables, self._store, self._call)
         return None
 
     def _come_late(self) -> bytes | None:
@@ -101,6 +111,7 @@ class AsynchronousTraining(AbstractTraining):
         at, first = self._at, self._first
         at.seed, at.initial, at.trained = facts.seed, facts.initial, facts.trained
         at.epoch = self._opened = first.epoch if isinstance(first, EpochEnd) else first.batch.epoch
+        self._tables.open(self._layout.tables, self._store, self._call)
         return None
 
     def _enter_store(self, late: bool = False) -> Client:
@@ -114,7 +125,11 @@ class AsynchronousTraining(AbstractTraining):
         return 2 if bound is None or bound >= 2 else 1
 
     def _end(self) -> None:
-        self._store.finish()
+        if self._tables:
+            self._stays_open = True
+            stay(self._call, self._store, self._tables)
+        else:
+            self._store.finish()
 
     # An epoch ---------------------------------------------------------------------------------------
 
@@ -124,7 +139,10 @@ class AsynchronousTraining(AbstractTraining):
         if epoch > self._opened:
             self._store.go_on(epoch, steps)
             self._opened = epoch
-        while isinstance(todo := self._next(), Work):
+        while not isinstance(todo := self._next(), EpochEnd):
+            if isinstance(todo, LookUp):
+                self._look_up(todo.batch)
+                continue
             self._train(todo)
             if self._model.stop_training:
                 self._store.halt(epoch)
@@ -137,7 +155,7 @@ class AsynchronousTraining(AbstractTraining):
         self._advance_seeds(epoch + 1, 0)
         return self._logs_of(pulled)
 
-    def _next(self) -> Work | EpochEnd:
+    def _next(self) -> Work | EpochEnd | LookUp:
         if self._first is not None:
             first, self._first = self._first, None
             return first
@@ -146,20 +164,41 @@ class AsynchronousTraining(AbstractTraining):
     def _say_wait(self, for_what: str) -> None:
         self._run.say(f"waiting for {for_what}", self._at.total)
 
+    def _load(self, place: int) -> Taken:
+        self._run.say("loading data", self._at.total)
+        taken = self._source.whole(place)
+        assert taken is not None, f"batch {place} was granted, and the data does not have it"
+        return taken
+
+    def _look_up(self, batch: Batch) -> None:
+        """Ask for the rows of tables that a batch needs; they come while another is computed."""
+        taken, source = self._load(batch.place), self._source
+
+        def name(sample: int) -> str:
+            return source.names(batch.place, range(sample, sample + 1))
+
+        ids = self._tables.ids(feeds.as_batch(source.spec(), taken.rows), name)
+        self._looked_up[batch] = (taken, ids)
+        self._store.look_up(batch, self._layout.tables.ask(ids))
+
     def _train(self, work: Work) -> None:
         """One update: from its weights to its push."""
         epoch, place = work.batch.epoch, work.batch.place
         at, source = self._at, self._source
         pulled = self._take_weights(work.weights)
         self._callbacks.on_train_batch_begin(place)
-        self._run.say("loading data", at.total)
-        taken = source.whole(place)
-        assert taken is not None, f"batch {place} was granted, and the data does not have it"
+        ids: Ids = []
+        if self._tables:
+            taken, ids = self._looked_up.pop(work.batch)
+            answers = {shard: work.weights[shard][0] for shard in self._layout.tables.numbers}
+            self._tables.show(self._engine, ids, self._layout.tables.join(ids, answers))
+        else:
+            taken = self._load(place)
         self._run.say(f"computing batch {place}: {source.names(place, range(taken.size))}", at.total)
         self._advance_seeds(epoch, place)
         arrays = self._engine.piece(feeds.as_batch(source.spec(), taken.rows), 0, 1.0)
         copy = not self._engine.pieces_last
-        parcels = self._layout.pack(arrays, pulled.states, taken.size, epoch, copy)
+        parcels = self._layout.pack(arrays, pulled.states, taken.size, epoch, copy, ids)
         self._store.push(work.batch, parcels, rate_of(self._model.optimizer))
         _, _, metrics, extras = self._shape.split(arrays)
         mine = Pulled([], [], list(metrics), [np.asarray(v) * taken.size for v in extras.values()], taken.size, epoch)
@@ -173,7 +212,7 @@ class AsynchronousTraining(AbstractTraining):
     def _take_weights(self, weights: list[Any]) -> Pulled:
         pulled = self._layout.unpack(weights)
         variables, shape = self._engine.variables, self._shape
-        self._engine.adopt([variables.trainable[i] for i in shape.gradients], pulled.trainable)
+        self._engine.adopt(self._layout.variables, pulled.trainable)
         self._engine.write([variables.states[i] for i in shape.changed], pulled.states)
         return pulled
 
@@ -226,3 +265,5 @@ def _refuse_unless_possible(run: Run, prepared: Prepared, optimizer: Any) -> Non
             "--strategy allreduce."
         )
     refuse_unless_served(run, optimizer)
+    if tables_of(prepared.model):
+        refuse_unless_row_wise(optimizer)

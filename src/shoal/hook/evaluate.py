@@ -26,6 +26,7 @@ from shoal.hook.engines import engine_for
 from shoal.hook.model_state import share_chiefs_state
 from shoal.hook.run import Run
 from shoal.hook.seeds import Seeds
+from shoal.hook.tables import tables_of
 from shoal.strategies.allreduce import AllReduce, Reduction
 from shoal.strategies.balance import Balance
 from shoal.strategies.notes import Note
@@ -67,7 +68,12 @@ class Evaluation:
 
     def build(self) -> AbstractEngine:
         self._model._symbolic_build(data_batch=feeds.example(self._source.spec(), 1))
+        self.widen()
         return engine_for(self._model)
+
+    def widen(self) -> None:
+        """Make room for the rows of tables that a batch needs. Before the model gets its engine."""
+        tables_of(self._model).widen(self._source.spec(), self._request)
 
     def run(self, callbacks: Any, number: int = 0) -> Logs:
         """Tests all batches; returns the global logs, the same on every worker. `number` tells one run from another.
@@ -93,7 +99,7 @@ class Evaluation:
 
     def _test(self, engine: AbstractEngine, seeds: Seeds, group: AbstractGroup, callbacks: Any) -> _Sums:
         """This worker's batches."""
-        rank, spec = group.rank, self._source.spec()
+        rank, spec, tables = group.rank, self._source.spec(), tables_of(self._model)
         held = Balance.start().shares(self._pieces, group.members)
         owner = [next(r for r, share in enumerate(held) if slot in share) for slot in range(self._pieces)]
         sums = _Sums(self._pieces, engine.names_of_metrics())
@@ -109,7 +115,9 @@ class Evaluation:
                     break
                 if mine:
                     callbacks.on_test_batch_begin(step)
-                    metrics, logs = engine.test(feeds.as_batch(spec, taken.rows), seeds, step)
+                    batch = feeds.as_batch(spec, taken.rows)
+                    tables.bring(engine, batch, step)
+                    metrics, logs = engine.test(batch, seeds, step)
                     sums.add(slot, metrics, logs, taken.size)
                     callbacks.on_test_batch_end(step, logs)
             step += 1

@@ -116,6 +116,18 @@ def example(spec: Spec, size: int) -> Any:
     return rebuild(spec.skeleton, leaves)
 
 
+def size_of_batches(request: Request) -> int:
+    """How many samples a batch has, at most; a guess for streams, which tell only when they give one."""
+    if is_arrays(request.x):
+        return request.batch_size or DEFAULT_BATCH_SIZE
+    size = getattr(request.x, "batch_size", None)
+    if isinstance(size, int):
+        return size
+    if isinstance(request.x, keras.utils.PyDataset):
+        return len(_rows_of(request, request.x[0])[0][0])
+    return DEFAULT_BATCH_SIZE
+
+
 def split_validation(request: Request, fraction: float) -> tuple[Request, tuple[Any, Any, Any]]:
     """The last `fraction` of the samples becomes validation data, as in Keras."""
     if not 0 < fraction < 1:

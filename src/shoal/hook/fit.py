@@ -21,11 +21,14 @@ from shoal.hook.evaluate import Evaluation
 from shoal.hook.run import Run
 from shoal.hook.serving import serve
 from shoal.hook.synchronous import SynchronousTraining
+from shoal.hook.tables import layers_of, tables_of
 from shoal.hook.training import FitArguments, Prepared, history_of
 from shoal.hook.updates import AbstractUpdates, OwnUpdates, ServedUpdates, refuse_unless_served
 from shoal.strategies.allreduce import AllReduce, check_batch
 from shoal.strategies.parameter_server import ParameterServer
 from shoal.strategies.scope import Strategy
+
+_BOUNDED = "train its model with `--strategy ps` and a staleness of at least 1, or run the script without servers"
 
 
 def fit(run: Run, strategy: Strategy, model: Any, arguments: FitArguments, call: int) -> Any:
@@ -46,6 +49,8 @@ def fit(run: Run, strategy: Strategy, model: Any, arguments: FitArguments, call:
             contextlib.closing(AsynchronousTraining(run, prepared, arguments, call, servers)) as training,
         ):
             return training.run()
+    if layers_of(model):
+        raise UsageError(f"with staleness 0 the rows of {layers_of(model)[0].name} can't be on servers yet: {_BOUNDED}")
     pieces, fixed = cut.pieces_for(run.pieces, run.workers), cut.fixes_pieces(run.pieces)
     with prepare(pieces) as prepared:
         updates = _updates(run, prepared, servers, call)
@@ -102,16 +107,21 @@ def _prepared(
         batch = feeds.example(spec, max(1, (size or pieces) // pieces))
         with _unbuilt(model.optimizer) if served else contextlib.nullcontext():
             model._symbolic_build(data_batch=batch)
+        tables = tables_of(model)
+        if tables and not served:
+            raise UsageError(f"the rows of {tables.layers[0].name} are on servers: {_BOUNDED}")
+        tables.widen(spec, request)
+        validation = None
+        if held_out is not None and not run.is_server:
+            validation = Evaluation.of_held_out(run, cut, model, held_out, arguments)
+            stack.callback(validation.close)
+            validation.widen()
         engine = engine_for(model)
         engine.begin(seed)  # and again when all have the chief's state
         engine.refuse_unless_distributable()
         run.say("tracing the training step")
         shape = engine.trace(batch)
         engine.put_seeds_back()
-        validation = None
-        if held_out is not None and not run.is_server:
-            validation = Evaluation.of_held_out(run, cut, model, held_out, arguments)
-            stack.callback(validation.close)
         yield Prepared(model, engine, shape, source, seed, batch, validation)
 
 

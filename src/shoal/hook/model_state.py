@@ -12,12 +12,13 @@ import numpy as np
 from shoal.collectives.group import Company
 from shoal.errors import Diverged
 from shoal.hook.engine import AbstractEngine
+from shoal.hook.tables import is_window
 
 
 def share_chiefs_state(company: Company, engine: AbstractEngine, what: str, optimizer: bool = True) -> None:
     """Gives every worker the chief's weights, states and, for training, optimizer."""
     variables = engine.variables
-    shared = [*variables.trainable, *variables.states, *variables.seeds]
+    shared = [v for v in (*variables.trainable, *variables.states, *variables.seeds) if not is_window(v)]
     if optimizer:
         shared += variables.optimizer
     arrays = [np.asarray(engine.read(variable), order="C") for variable in shared]

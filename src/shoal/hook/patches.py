@@ -15,7 +15,7 @@ from typing import Any
 import keras
 
 from shoal.errors import CannotDistribute
-from shoal.hook import engines, feeds
+from shoal.hook import engines, feeds, sharded_embedding
 from shoal.hook.calls import decode_plain, decode_predictions, encode_plain, encode_predictions
 from shoal.hook.evaluate import evaluate
 from shoal.hook.fit import fit
@@ -33,6 +33,8 @@ _strategies: weakref.WeakKeyDictionary[Any, Strategy] = weakref.WeakKeyDictionar
 def install(run: Run) -> None:
     """Makes `keras.Model` train in this run. Once per process."""
     model_class = keras.Model
+    if run.servers is not None:
+        sharded_embedding.live_on_servers()
     _replace(model_class, "compile", lambda original: _compile(original))
     _replace(model_class, "fit", lambda original: _fit(run, original))
     _replace(model_class, "evaluate", lambda original: _evaluate(run, original))

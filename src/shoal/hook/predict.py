@@ -19,6 +19,7 @@ from shoal.hook.engines import engine_for
 from shoal.hook.model_state import share_chiefs_state
 from shoal.hook.run import Run
 from shoal.hook.seeds import Seeds
+from shoal.hook.tables import tables_of
 from shoal.strategies.schema import Array
 
 
@@ -28,6 +29,7 @@ def predict(run: Run, model: Any, request: feeds.Request, callbacks: Any, verbos
     source = feeds.open_source(request, company)
     try:
         _build(model, feeds.example(source.spec(), 1))
+        tables_of(model).widen(source.spec(), request)
         engine = engine_for(model)
         share_chiefs_state(company, engine, "predict", optimizer=False)
         listed = callback_list(model, callbacks, verbose, run, history=False, epochs=1, steps=source.steps)
@@ -62,7 +64,7 @@ class _Predicted(NamedTuple):
 def _predict(
     run: Run, model: Any, source: AbstractSource, seeds: Seeds, group: AbstractGroup, listed: Any
 ) -> tuple[list[list[Array]], Any, int]:
-    engine, spec = engine_for(model), source.spec()
+    engine, spec, tables = engine_for(model), source.spec(), tables_of(model)
     source.begin(0, wanted=lambda step: step % group.size == group.rank)
     outputs: list[list[Array]] = []
     skeleton: Any = None
@@ -76,7 +78,9 @@ def _predict(
                 break
             if owner == group.rank:
                 listed.on_predict_batch_begin(step)
-                x = feeds.inputs_of(feeds.as_batch(spec, taken.rows))
+                batch = feeds.as_batch(spec, taken.rows)
+                tables.bring(engine, batch, step)
+                x = feeds.inputs_of(batch)
                 engine.write(engine.variables.seeds, list(seeds.of_piece(step)))
                 leaves, skeleton = flatten(model.predict_on_batch(x))
                 outputs.append([np.asarray(leaf) for leaf in leaves])

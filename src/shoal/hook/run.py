@@ -10,7 +10,7 @@ from shoal.config import Saving, Servers
 from shoal.hook.calls import Calls
 from shoal.store.client import Client, Weights
 from shoal.store.server import Server
-from shoal.store.tensors import ShardShapes, Tensors
+from shoal.store.tensors import AnyShapes, Tensors
 
 
 class Run(Protocol):
@@ -66,10 +66,17 @@ class Run(Protocol):
     def is_server(self) -> bool:
         """Whether this process is one of them."""
 
-    def client(self, call: int, shapes: Sequence[ShardShapes], initial: Weights | None, ahead: int) -> Client:
+    def client(self, call: int, shapes: Sequence[AnyShapes], initial: Weights | None, ahead: int) -> Client:
         """For a worker: its part in the store of a training."""
 
-    def server(self, call: int, shapes: Sequence[ShardShapes], make: Callable[[int], Tensors], scales: bool) -> Server:
+    def server(
+        self,
+        call: int,
+        shapes: Sequence[AnyShapes],
+        make: Callable[[int], Tensors],
+        scales: bool,
+        before: Server | None,
+    ) -> Server:
         """For a server: the same."""
 
     def wait_in(self, call: int) -> bytes | None:

@@ -75,6 +75,19 @@ def make_optimizer(optimizer: Any, held: Sequence[Held]) -> Any:
     return own
 
 
+def new_optimizer(optimizer: Any, path: str, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """One of the same class and configuration on one new variable of this path and shape; and the variable.
+
+    Rows of a table are not decayed: those that nobody uses would have to be, too.
+    """
+    own = _same(optimizer)
+    with _scope(path):
+        variable = keras.Variable(np.zeros(shape, np.float32), name=path.rpartition("/")[2])
+    own.exclude_from_weight_decay([variable])
+    own.build([variable])
+    return own, variable
+
+
 def _scope(path: str) -> contextlib.AbstractContextManager[Any]:
     """In which a variable gets this path, and on TensorFlow the name at which its patterns look."""
     parents, _, name = path.rpartition("/")[0].rpartition("/")

@@ -23,6 +23,7 @@ from shoal.errors import Diverged
 from shoal.hook.shard_engine import shard_engine
 from shoal.hook.shard_optimizer import hold, make_optimizer, needs_of
 from shoal.store.shards import Needs, Parameter, Shard
+from shoal.store.tensors import ArrayShape, Shapes
 from shoal.strategies.schema import Array
 
 
@@ -183,3 +184,45 @@ def _check(what: str, arrays: Sequence[Array], expected: Sequence[ArraySpec]) ->
         raise Diverged(f"{what} for this shard has {len(given)} arrays instead of {len(expected)}")
     place = next(i for i, spec in enumerate(given) if spec != expected[i])
     raise Diverged(f"array {place} of {what} for this shard is {given[place]} instead of {expected[place]}")
+
+
+class ShardTensors:
+    """A shard's state, as the store asks for it."""
+
+    rows = 0
+
+    def __init__(self, state: ShardState) -> None:
+        self._state = state
+
+    def apply(self, epoch: int, gradients: Sequence[Array], rate: float | None, scale: float) -> None:
+        state = self._state
+        if rate is not None:
+            state.learning_rate = rate
+        own = state.learning_rate
+        if scale != 1.0 and own is not None:
+            state.learning_rate = own * scale
+        state.apply(epoch, gradients)
+        if scale != 1.0:
+            state.learning_rate = own
+
+    def weights(self, asked: Sequence[Array]) -> Sequence[Array]:
+        return self._state.weights()
+
+    def set_weights(self, weights: Sequence[Array]) -> None:
+        self._state.set_weights(weights)
+        self._state.restart()
+
+    def state(self) -> Sequence[Array]:
+        return self._state.state()
+
+    def state_shapes(self, rows: int) -> Shapes:
+        return tuple(ArrayShape(spec.dtype, spec.shape[0]) for spec in self._state.specs.state)
+
+    def load(self, state: Sequence[Array]) -> None:
+        self._state.load(state)
+
+    def digest(self) -> int:
+        return self._state.digest()
+
+    def listed(self, start: int) -> Sequence[Array]:
+        raise AssertionError("only tables have rows to list")

@@ -14,9 +14,10 @@ import ml_dtypes
 import numpy as np
 
 from shoal.hook.engine import AbstractEngine, StepShape
-from shoal.hook.shard_state import Added, ShardState, parameters_of
-from shoal.store.shards import cut
-from shoal.store.tensors import ArrayShape, ShardShapes
+from shoal.hook.shard_state import Added, ShardState, ShardTensors, parameters_of
+from shoal.hook.tables import Ids, TableShards, is_window, layers_of
+from shoal.store.shards import Shard, cut
+from shoal.store.tensors import AnyShapes, ArrayShape, ShardShapes, Tensors
 from shoal.strategies.schema import Array
 
 SHARD_BYTES = 1 << 20  # a smaller shard is not worth its messages
@@ -43,8 +44,13 @@ class StoreLayout:
         self._engine = engine
         self._shape = shape
         self._optimizer = optimizer
-        self._trainable = [engine.variables.trainable[i] for i in shape.gradients]
-        self._parameters = parameters_of(self._trainable, optimizer)
+        trained = [engine.variables.trainable[i] for i in shape.gradients]
+        self.variables = [variable for variable in trained if not is_window(variable)]  # with gradients
+        self._dense = [place for place, variable in enumerate(trained) if not is_window(variable)]
+        layers = layers_of(engine.model)
+        places = {id(variable): place for place, variable in enumerate(trained)}
+        self._windows = [places.get(id(layer.window)) for layer in layers]  # among the gradients
+        self._parameters = parameters_of(self.variables, optimizer)
         whole = sum(parameter.bytes for parameter in self._parameters)
         self.shards = cut(self._parameters, max(1, min(2 * servers, whole // SHARD_BYTES)))
         entries = shape.schema.entries
@@ -60,17 +66,21 @@ class StoreLayout:
         self._added = [] if synchronous else added
         self._states, self._metrics = second - first, third - second
         self._sizes = {parameter.name: parameter.size for parameter in self._parameters}
-        self.shapes = [self._shapes_of(shard.number) for shard in self.shards]
+        self.tables = TableShards(layers, servers, SHARD_BYTES, len(self.shards))
+        self.shapes: list[AnyShapes] = [*map(self._shapes_of, self.shards), *self.tables.shapes]
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        return tuple(shard.bytes for shard in self.shards)
+        return (*(shard.bytes for shard in self.shards), *self.tables.sizes)
 
-    def make(self, shard: int) -> ShardState:
-        """For a server."""
-        added = self._added if shard == 0 else ()
+    def make(self, number: int) -> Tensors:
+        """A shard, for a server."""
         jit_compile = self._engine.model.jit_compile
-        return ShardState(self.shards[shard], self._parameters, self._trainable, self._optimizer, added, jit_compile)
+        if number >= len(self.shards):
+            return self.tables.make(number, self._optimizer, jit_compile)
+        added, shard = self._added if number == 0 else (), self.shards[number]
+        state = ShardState(shard, self._parameters, self.variables, self._optimizer, added, jit_compile)
+        return ShardTensors(state)
 
     def initial(self) -> list[Sequence[Array]]:
         """The model's own values, as if they had been pulled; copies."""
@@ -94,9 +104,9 @@ class StoreLayout:
         return weights
 
     def unpack_weights(self, weights: Sequence[Sequence[Array]]) -> list[Array]:
-        """What was pulled, shard by shard, as the trainable variables that have gradients."""
+        """What was pulled, shard by shard, as the values of `variables`."""
         whole: dict[str, Array] = {}
-        for shard, arrays in zip(self.shards, weights, strict=True):
+        for shard, arrays in zip(self.shards, weights, strict=False):  # behind them come tables
             for range, array in zip(shard.ranges, arrays[: len(shard.ranges)], strict=True):
                 size = self._sizes[range.parameter]
                 if range.stop - range.start == size:
@@ -121,7 +131,7 @@ class StoreLayout:
         )
 
     def pack_gradients(self, gradients: Sequence[Array]) -> list[list[Array]]:
-        """What is pushed of gradients, shard by shard, where they lie."""
+        """What is pushed of gradients of `variables`, shard by shard, where they lie."""
         flat = {p.name: np.ascontiguousarray(g).reshape(-1) for p, g in zip(self._parameters, gradients, strict=True)}
         return [[flat[range.parameter][range.start : range.stop] for range in shard.ranges] for shard in self.shards]
 
@@ -132,30 +142,32 @@ class StoreLayout:
         size: int,
         epoch: int,
         copy: bool,
+        ids: Ids,
     ) -> list[list[Array]]:
         """What an update pushes, shard by shard, from what a step gave in the order of its schema.
 
-        `before`: the states that it began with; `size`: its samples. `copy`: the arrays do not last.
+        `before`: the states that it began with; `size`: its samples. `copy`: the arrays do not last. `ids`: of each
+        table, those of the rows that it began with.
         """
         gradients, states, metrics, extras = self._shape.split(arrays)
-        parcels = self.pack_gradients(gradients)
+        parcels = self.pack_gradients([gradients[place] for place in self._dense])
         if copy:
             parcels = [[np.array(part) for part in parcel] for parcel in parcels]
         changes = [new - old.reshape(new.shape) for new, old in zip(states, before, strict=True)]
         sums = [np.asarray(extras[name], np.float64) * size for name in self._shape.extras]
         added = [*changes, *metrics, *sums, size, epoch + 1, 1]
-        kinds = self.shapes[0].gradients[len(self.shards[0].ranges) :]
+        kinds = self.shapes[0].pushed(0)[len(self.shards[0].ranges) :]
         parcels[0] += [np.array(value, kind.dtype).reshape(-1) for value, kind in zip(added, kinds, strict=True)]
-        return parcels
+        windows = [None if place is None else gradients[place] for place in self._windows]
+        return parcels + self.tables.pack(ids, windows)
 
     def _named(self) -> list[tuple[Any, Any]]:
-        return list(zip(self._parameters, self._trainable, strict=True))
+        return list(zip(self._parameters, self.variables, strict=True))
 
-    def _shapes_of(self, number: int) -> ShardShapes:
+    def _shapes_of(self, shard: Shard) -> ShardShapes:
         kinds = {parameter.name: parameter.dtype for parameter in self._parameters}
-        ranges = self.shards[number].ranges
-        held = [(kinds[range.parameter], range.stop - range.start) for range in ranges]
-        held += [(about.dtype, _size(about)) for about in (self._added if number == 0 else ())]
+        held = [(kinds[range.parameter], range.stop - range.start) for range in shard.ranges]
+        held += [(about.dtype, _size(about)) for about in (self._added if shard.number == 0 else ())]
         weights = tuple(ArrayShape(dtype, size) for dtype, size in held)
         return ShardShapes(weights, tuple(ArrayShape(_of_update(dtype), size) for dtype, size in held))
 

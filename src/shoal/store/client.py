@@ -10,9 +10,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+
+import msgspec
+import numpy as np
 
 from shoal.cluster.member import Seat
 from shoal.store.batches import Batch
@@ -31,17 +34,23 @@ from shoal.store.letters import (
     Want,
 )
 from shoal.store.links import Heard, Linked, Links
-from shoal.store.messages import Lacking, Pulled, Push, Pushed, ShardMessage, Supply
+from shoal.store.look import Look, Question
+from shoal.store.messages import Lacking, List, Listed, Pull, Pulled, Push, Pushed, ShardMessage, Supply
 from shoal.store.placement import Placement
-from shoal.store.tensors import Array, Shapes, ShardShapes
+from shoal.store.tensors import AnyShapes, Array, RowShapes, Shapes
 from shoal.store.update import Ask, Compute, Decision, Keep, Over, Update
 from shoal.wire.keys import RunKey
 from shoal.wire.messages import Message
 
 _LOOK_AGAIN = 1.0  # seconds
 _END = -1  # the place of the batch that stands for the end of an epoch: weights are pulled for it, nothing is pushed
+# Places below that stand for looks at rows beside training.
+
+_NO_IDS = np.empty(0, np.int64)
+_NO_ROWS: Mapping[int, Array] = {}
 
 Weights = list[Sequence[Array]]  # of every shard
+Questions = Mapping[int, tuple[Pull | List, Sequence[Array]]]  # by shard; the arrays go beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,13 @@ class Work:
 
     batch: Batch
     weights: Weights
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """An update that is going to be computed: say (`look_up`) which rows of tables its batch needs."""
+
+    batch: Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +82,7 @@ class _Slot:
 
     update: Update
     numbers: list[int]  # more than one if its lease ended and this worker was granted it again
+    asked: Mapping[int, Array] = field(default_factory=dict)  # by shard: ids of rows
     weights: dict[int, Sequence[Array]] = field(default_factory=dict)
     gradients: Sequence[Sequence[Array]] = ()
 
@@ -79,7 +96,7 @@ class Client:
         call: int,
         seat: Seat,
         key: RunKey,
-        shapes: Sequence[ShardShapes],
+        shapes: Sequence[AnyShapes],
         initial: Weights | None,
         ahead: int,
     ) -> None:
@@ -87,6 +104,7 @@ class Client:
 
         `ahead`: updates that go on at a time; 0 in synchronous training.
         """
+        self._tables = tuple(shard for shard, kind in enumerate(shapes) if isinstance(kind, RowShapes))
         self._me = me
         self._call = call
         self._seat = seat
@@ -94,12 +112,15 @@ class Client:
         # By shard: a version, and the weights then.
         self._newest: list[tuple[int, Sequence[Array]] | None] = [None] * len(shapes)
         if initial is not None:
-            self._newest = [(0, weights) for weights in initial]
+            self._newest[: len(initial)] = [(0, weights) for weights in initial]  # tables come behind the others
         self._ahead = ahead
         self._placement: Placement | None = None
         self._here = False
         self._turn = 0
         self._slots: dict[Batch, _Slot] = {}
+        self._granted: dict[Batch, list[tuple[int, int]]] = {}  # number and view, until its rows are known
+        self._looks = 0  # how often rows were looked at beside training
+        self._look: Look | None = None  # that is going on
         self.facts = b""  # with which the training was opened
         self._delivery: tuple[Delivery, Mapping[int, Sequence[Array]]] | None = None
         self._ended = -1  # the last epoch whose end was heard of
@@ -107,7 +128,7 @@ class Client:
         self._letters: deque[bytes] = deque()
         self._todo: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()  # guards what follows
-        self._ready: deque[Work | EpochEnd] = deque()
+        self._ready: deque[Work | EpochEnd | LookUp] = deque()
         self._over: BaseException | None = None
         self._closing = False
         self._links = Links(me, key, self._land)
@@ -117,7 +138,7 @@ class Client:
 
     # The worker's thread ----------------------------------------------------------------------------
 
-    def next(self, waits: Callable[[str], None] = lambda for_what: None) -> Work | EpochEnd:
+    def next(self, waits: Callable[[str], None] = lambda for_what: None) -> Work | EpochEnd | LookUp:
         """What is to be done next. `waits` is told, when it takes long, what for. Raises what ended the run."""
         since = time.monotonic()
         while True:
@@ -129,6 +150,43 @@ class Client:
                     return self._ready.popleft()
             if time.monotonic() - since > _LOOK_AGAIN:
                 waits(self._missing())
+
+    def look_up(self, batch: Batch, asked: Mapping[int, Array]) -> None:
+        """For an update of which a LookUp spoke: pull the weights, and these rows, by shard."""
+
+        def begin() -> None:
+            for number, view in self._granted.pop(batch, []):
+                self._begin(batch, number, view, asked)
+
+        self._do(begin)
+
+    def look(self, epoch: int, asked: Mapping[int, Array]) -> dict[int, Array]:
+        """Beside training: these rows, by shard, as they are now."""
+        self._looks += 1
+        batch = Batch(epoch, _END - self._looks)
+        answers = self._answers({shard: (Pull(shard, 0, batch, ids.size), [ids]) for shard, ids in asked.items()})
+        return {shard: arrays[0] for shard, (_, arrays) in answers.items()}
+
+    def listed(self, shard: int) -> Iterator[tuple[Array, Array]]:
+        """Ids and values of all rows of a part of a table that were ever updated, some at a time."""
+        start, total = 0, 1
+        while start < total:
+            answer, (ids, rows) = self._answers({shard: (List(shard, 0, start), [])})[shard]
+            assert isinstance(answer, Listed)
+            yield ids, rows
+            start, total = start + ids.size, answer.total
+
+    def _answers(self, questions: Questions) -> Mapping[int, tuple[Pulled | Listed, Sequence[Array]]]:
+        look = Look(questions)
+
+        def begin() -> None:
+            self._look = look
+            if self._placement is not None:
+                self._inquire(look.take_views(self._placement.views))
+
+        self._do(begin)
+        self._await(lambda: look.is_over)
+        return look.answers
 
     def push(self, batch: Batch, gradients: Sequence[Sequence[Array]], rate: float | None) -> None:
         """The gradients of an update, by shard; they are sent in the background and must stay as they are."""
@@ -163,7 +221,9 @@ class Client:
         self._do(partial(self._begin, Batch(epoch, _END), None, view))
         self._await(lambda: bool(self._ready))
         with self._changed:
-            return self._ready.popleft().weights
+            end = self._ready.popleft()
+        assert isinstance(end, EpochEnd)
+        return end.weights
 
     def _await(self, is_so: Callable[[], bool]) -> None:
         with self._changed:
@@ -253,6 +313,8 @@ class Client:
                             if self._delivery is not None:
                                 delivery, parcels = self._delivery
                                 self._ask(parcels, delivery.reconnected(peer))
+                            if self._look is not None:
+                                self._inquire(self._look.reconnected(peer))
                 while self._letters:
                     self._read(self._letters.popleft())
                 while self._todo:
@@ -261,8 +323,9 @@ class Client:
             self.over(error)
 
     def _land(self, peer: str, message: Message) -> Shapes:
-        if isinstance(message, Pulled) and 0 <= message.shard < len(self._shapes):
-            return self._shapes[message.shard].weights
+        if isinstance(message, Pulled | Listed) and 0 <= message.shard < len(self._shapes):
+            shapes = self._shapes[message.shard]
+            return shapes.pulled(message.rows) if isinstance(message, Pulled) else shapes.pushed(message.rows)
         return ()
 
     def _read(self, content: bytes) -> None:
@@ -271,7 +334,10 @@ class Client:
                 self.facts = facts
                 self._take(placement, self._me in workers, addresses)
             case Grant(call, _, batch, number, view) if call == self._call and self._here:
-                self._begin(batch, number, view)
+                if self._tables and batch not in self._slots:
+                    self._ask_for_rows(batch, number, view)
+                else:
+                    self._begin(batch, number, view)
             case EpochOver(call, epoch) if call == self._call and epoch > self._ended:
                 self._ended = epoch
                 assert self._placement is not None
@@ -284,6 +350,7 @@ class Client:
         if not here:
             self._here = False
             self._slots = {batch: slot for batch, slot in self._slots.items() if batch.place == _END}
+            self._granted = {}
             if self._ahead:
                 self._seat.ready(self._call)  # it may come back
         elif not self._here:
@@ -295,6 +362,21 @@ class Client:
         if self._delivery is not None:
             delivery, parcels = self._delivery
             self._ask(parcels, delivery.take_views(placement.views))
+        if self._look is not None:
+            self._inquire(self._look.take_views(placement.views))
+
+    def _inquire(self, questions: Sequence[Question]) -> None:
+        for question in questions:
+            self._links.post(question.server, question.message, question.beside)
+
+    def _ask_for_rows(self, batch: Batch, number: int, view: int) -> None:
+        numbers = self._granted.setdefault(batch, [])
+        if number not in [known for known, _ in numbers]:
+            numbers.append((number, view))
+        if len(numbers) == 1:
+            with self._changed:
+                self._ready.appendleft(LookUp(batch))  # before anything is computed: rows come meanwhile
+                self._changed.notify_all()
 
     def _ask(self, parcels: Mapping[int, Sequence[Array]], asks: Sequence[Ask]) -> None:
         for ask in asks:
@@ -304,12 +386,19 @@ class Client:
         self._write(Want(self._call, self._turn))
         self._turn += 1
 
-    def _begin(self, batch: Batch, number: int | None, view: int) -> None:
+    def _begin(
+        self,
+        batch: Batch,
+        number: int | None,
+        view: int,
+        asked: Mapping[int, Array] = _NO_ROWS,
+    ) -> None:
         numbers = [] if number is None else [number]
         if batch in self._slots:
             self._slots[batch].numbers += [n for n in numbers if n not in self._slots[batch].numbers]
             return
-        slot = self._slots[batch] = _Slot(Update(batch, self._me, view, len(self._shapes)), numbers)
+        update = Update(batch, self._me, view, len(self._shapes))
+        slot = self._slots[batch] = _Slot(update, numbers, asked)
         if self._placement is not None:
             self._act(slot, slot.update.take_views(self._placement.views))
 
@@ -321,6 +410,10 @@ class Client:
             case Pushed() if self._delivery is not None and self._delivery[0].batch == message.batch:
                 with self._changed:
                     self._delivery[0].handle(message)
+                    self._changed.notify_all()
+            case Pulled() | Listed() if self._look is not None:
+                with self._changed:
+                    self._look.handle(message, arrays)
                     self._changed.notify_all()
             case Lacking(shard, view) if (newest := self._newest[shard]) is not None:
                 version, weights = newest
@@ -336,12 +429,12 @@ class Client:
         for decision in decisions:
             match decision:
                 case Ask(server, asked):
-                    beside = slot.gradients[asked.shard] if isinstance(asked, Push) else ()
-                    self._links.post(server, asked, beside)
+                    self._links.post(server, *self._with_rows(slot, asked))
                 case Keep(shard):
                     assert isinstance(message, Pulled)
                     slot.weights[shard] = arrays
-                    self._newest[shard] = (message.version, arrays)
+                    if shard not in self._tables:
+                        self._newest[shard] = (message.version, arrays)
                 case Compute():
                     self._offer(slot)
                 case Over(view, _, staleness):
@@ -352,6 +445,16 @@ class Client:
                         self._write(Finish(self._call, slot.update.batch, number, view, staleness))
                         if self._ahead:
                             self._want()
+
+    def _with_rows(self, slot: _Slot, asked: Pull | Push) -> tuple[Pull | Push, Sequence[Array]]:
+        """What is asked, and what goes beside it."""
+        shard = asked.shard
+        if isinstance(asked, Push):
+            beside = slot.gradients[shard]
+        else:
+            beside = [slot.asked.get(shard, _NO_IDS)] if shard in self._tables else ()
+        rows = beside[0].size if shard in self._tables else 0
+        return msgspec.structs.replace(asked, rows=rows), beside
 
     def _offer(self, slot: _Slot) -> None:
         batch = slot.update.batch

@@ -57,12 +57,20 @@ class Training(msgspec.Struct):
     is_short: bool = False  # a server was lost, and copies are missing since; the user was told
 
 
+class Left(msgspec.Struct, frozen=True):
+    """Where the shards of a training were when it was closed."""
+
+    call: int
+    placement: Placement
+
+
 class State(msgspec.Struct):
     """All that a director knows."""
 
     training: Training | None = None
     serving: dict[str, int] = {}  # server -> the call that its script has come to
     closed: int = -1  # the last call that was closed
+    left: Left | None = None  # of that call
     view: int = 0  # the last number given to a view; no training uses one again
 
 
@@ -141,6 +149,7 @@ class Director:
                 return self._open(message)
             case Close(call) if training is not None and call == training.opened.call:
                 state.training, state.closed = None, call
+                state.left = Left(call, training.placement) if training.placement is not None else None
                 return [*_observed(training.clock), _send(self._servers, Closed(call))]
             case CaughtUp(shard, view, server) if training is not None and training.placement is not None:
                 if view != training.placement.number:
@@ -219,15 +228,22 @@ class Director:
         for worker in training.workers:
             training.clock.join(worker)
         self._state.view += 1
-        replicas = min(training.opened.replicas, len(servers))
-        placement = Placement.first(self._state.view, servers, replicas, training.opened.sizes)
-        training.placement = msgspec.structs.replace(placement, replicas=training.opened.replicas)
-        return self._publish(training, training.placement)
+        number, opened, left = self._state.view, training.opened, self._state.left
+        if left is not None and left.call == opened.after and left.placement.sizes == opened.sizes:
+            placement = left.placement.resumed(number, servers, opened.tables)
+            lost = [setback for setback in setbacks(left.placement, placement) if setback.shard in opened.tables]
+        else:
+            placement, lost = Placement.first(number, servers, min(opened.replicas, len(servers)), opened.sizes), []
+        training.placement = msgspec.structs.replace(placement, replicas=opened.replicas)
+        return [*self._say_setbacks(training, lost), *self._publish(training, training.placement)]
+
+    def _say_setbacks(self, training: Training, found: Sequence[Setback]) -> list[Wish]:
+        return [Say(_setback(setback, setback.shard in training.opened.tables)) for setback in found]
 
     def _next_view(self, training: Training, before: Placement, lost: Sequence[str] = ()) -> list[Wish]:
         self._state.view += 1
         placement = training.placement = before.next(self._state.view, self._present(training))
-        said = [Say(_setback(setback)) for setback in setbacks(before, placement)]
+        said = self._say_setbacks(training, setbacks(before, placement))
         short = _short(placement)
         if short and not training.is_short:
             training.is_short = True
@@ -337,12 +353,14 @@ def _observed(clock: StalenessClock) -> list[Wish]:
     return [Say(f"{total} updates with a staleness of {mean:.1f} on average, {clock.stalest} at most (bound: {bound})")]
 
 
-def _setback(setback: Setback) -> str:
+def _setback(setback: Setback, is_table: bool) -> str:
     who = " and ".join(setback.lost) or "the last server"
-    return (
-        f"shard {setback.shard} was lost with {who}: it goes on from the newest weights that a worker has, without its "
-        "optimizer's state. With --replicas 2 nothing would have been lost"
+    rest = (
+        "its rows of a table begin anew"
+        if is_table
+        else "it goes on from the newest weights that a worker has, without its optimizer's state"
     )
+    return f"shard {setback.shard} was lost with {who}: {rest}. With --replicas 2 nothing would have been lost"
 
 
 def _send(to: Sequence[str] | Mapping[str, str], message: Message) -> Send:

@@ -31,6 +31,8 @@ class Open(Message, frozen=True):
     replicas: int
     ahead: int  # updates that a worker may be at
     facts: bytes = b""  # that a worker which comes late must know; the director does not open them
+    tables: tuple[int, ...] = ()  # the shards that are parts of tables: nobody but servers has their rows
+    after: int | None = None  # the call whose tables go on in this one, as they were left
 
 
 class Serve(Message, frozen=True):

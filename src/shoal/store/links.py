@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 
 from shoal.clock import Deadline
-from shoal.errors import WireError
+from shoal.errors import BadFrame, WireError
 from shoal.store.chutes import Incoming, Laid, Outgoing, Return, Share
 from shoal.store.messages import (
     Anew,
@@ -26,6 +26,8 @@ from shoal.store.messages import (
     Confirmed,
     Hello,
     Lacking,
+    List,
+    Listed,
     Order,
     Pull,
     Pulled,
@@ -54,6 +56,8 @@ CODEC = Codec(
     Pulled,
     Push,
     Pushed,
+    List,
+    Listed,
     Lacking,
     Supply,
     Standing,
@@ -239,10 +243,20 @@ class Links:
             case Return():
                 link.returned(message)
             case _:
-                landed, link.landed = link.landed, ()
-                laid = link.incoming.arrays(self._landing(peer, message)) if link.incoming.expects else None
-                self._events.append(Heard(peer, message, landed if laid is None else laid))
+                self._events.append(Heard(peer, message, self._arrays(peer, link, message)))
         close_all(fds)
+
+    def _arrays(self, peer: str, link: _Link, message: Message) -> Sequence[Array]:
+        """What came beside a message, over the connection or in a block."""
+        landed, link.landed = link.landed, ()
+        if landed:
+            return landed
+        shapes = self._landing(peer, message)
+        if link.incoming.expects:
+            return link.incoming.arrays(shapes)
+        if any(shape.size for shape in shapes):
+            raise BadFrame(f"{type(message).__name__} came without its tensors")
+        return landing(shapes)
 
     def _give_back(self, link: _Link, message: Return) -> None:
         self._returns.append((link, message))

@@ -2,6 +2,7 @@
 
 worker  ──Pull──▶ primary ──Pulled──▶ worker          the weights are beside Pulled
 worker  ──Push──▶ primary ──Pushed──▶ worker          the gradients are beside Push
+worker  ──List──▶ primary ──Listed──▶ worker          rows of a table that were ever updated, to be saved
                   primary ──Order───▶ others ──Confirmed──▶ primary
                   primary ◀─Standing─ others                 when the view or the connection is new
                   primary ─Transfer─▶ others ──Confirmed──▶ primary
@@ -48,9 +49,10 @@ class ShardMessage(Message, frozen=True):
 
 
 class Pull(ShardMessage, frozen=True):
-    """Worker -> primary: give me the weights, for the update from this batch."""
+    """Worker -> primary: give me the weights, for the update from this batch. Of a table: the rows beside this."""
 
     batch: Batch
+    rows: int = 0  # of a table: how many
 
 
 class Pulled(ShardMessage, frozen=True):
@@ -59,12 +61,14 @@ class Pulled(ShardMessage, frozen=True):
     batch: Batch
     version: int
     made: dict[str, int]  # how many updates of each worker they contain
+    rows: int = 0
 
 
 class Push(ShardMessage, frozen=True):
     """Worker -> primary: apply these gradients. Sent again until it is acknowledged, and applied once."""
 
     update: Provenance
+    rows: int = 0  # of a table: how many have a gradient
 
 
 class Pushed(ShardMessage, frozen=True):
@@ -73,6 +77,20 @@ class Pushed(ShardMessage, frozen=True):
     batch: Batch
     version: int
     staleness: int | None  # None: it had been applied before, and nobody remembers
+
+
+class List(ShardMessage, frozen=True):
+    """Worker -> primary: which rows of this part of a table were ever updated, from the `start`-th on?"""
+
+    start: int
+
+
+class Listed(ShardMessage, frozen=True):
+    """Primary -> worker: so many rows, beside this, of `total`."""
+
+    start: int
+    rows: int
+    total: int
 
 
 class Lacking(ShardMessage, frozen=True):
@@ -99,6 +117,7 @@ class Order(ShardMessage, frozen=True):
 
     point: Point
     update: Provenance
+    rows: int = 0
 
 
 class Transfer(ShardMessage, frozen=True):
@@ -106,6 +125,7 @@ class Transfer(ShardMessage, frozen=True):
 
     point: Point
     ledger: Ledger
+    rows: int = 0  # of a table, that were ever updated
 
 
 class Confirmed(ShardMessage, frozen=True):

@@ -15,7 +15,7 @@ on the fullest of the servers is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -97,6 +97,16 @@ class Placement(msgspec.Struct, frozen=True):
             draft.hand_over()
             draft.move()
         return msgspec.structs.replace(self, number=number, servers=tuple(servers), views=tuple(draft.views))
+
+    def resumed(self, number: int, servers: Sequence[str], kept: Collection[int]) -> Placement:
+        """The first placement of a training that goes on with these shards as they are, and with the others anew."""
+        views = [
+            view
+            if view.shard in kept
+            else msgspec.structs.replace(view, origin=number, backups=(), newcomers=(*view.backups, *view.newcomers))
+            for view in self.views
+        ]
+        return msgspec.structs.replace(self, views=tuple(views)).next(number, servers)
 
     @property
     def is_settled(self) -> bool:

@@ -50,6 +50,8 @@ from shoal.store.messages import (
     Checked,
     Confirmed,
     Differs,
+    List,
+    Listed,
     Order,
     Point,
     Pull,
@@ -80,10 +82,14 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """Send this message with the shard beside it as it is now: Pulled, the weights; Transfer, everything."""
+    """Send this message with the shard beside it as it is now: Pulled, the weights; Transfer, everything.
+
+    Of a table: Pulled, the rows that are `asked` for; Listed, some of those that were ever updated.
+    """
 
     to: str
-    message: Pulled | Transfer
+    message: Pulled | Transfer | Listed
+    asked: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +144,7 @@ class _Ordered:
     point: Point
     update: Provenance
     gradients: object
+    rows: int
     senders: set[str] = field(default_factory=set)  # that wait for its acknowledgement
 
 
@@ -194,6 +201,12 @@ class Replica:
             return [*self._stand(), *self._hear_held()]
         return [*self._leave(), *self._hear_held()]
 
+    def begin_anew(self) -> None:
+        """Another training goes on with this shard: its batches are others."""
+        self.ledger = Ledger()
+        self._queue.clear()
+        self._held.clear()
+
     def restored(self, version: int, ledger: Ledger) -> list[Decision]:
         """The state was read from a checkpoint at this version."""
         self.point, self.ledger = Point(self._view.origin, version), ledger
@@ -236,7 +249,11 @@ class Replica:
     def _serve(self, sender: str, message: ShardMessage, beside: object) -> list[Decision]:
         match message:
             case Pull():
-                return self._pull(sender, message)
+                return self._pull(sender, message, beside)
+            case List(start=start):
+                if not self._answers:
+                    return self._hold(sender, message, beside)
+                return [Give(sender, Listed(self.shard, self._view.number, start, 0, 0))]  # the shell counts
             case Push():
                 return self._push(sender, message, beside)
             case Standing(point=point):
@@ -249,11 +266,11 @@ class Replica:
             case _:
                 raise TypeError(f"{type(message).__name__} is not for a primary")
 
-    def _pull(self, sender: str, pull: Pull) -> list[Decision]:
+    def _pull(self, sender: str, pull: Pull, asked: object) -> list[Decision]:
         if not self._answers:
-            return self._hold(sender, pull, None)
+            return self._hold(sender, pull, asked)
         version, made = self.point.version, self.ledger.made
-        return [Give(sender, Pulled(self.shard, self._view.number, pull.batch, version, made))]
+        return [Give(sender, Pulled(self.shard, self._view.number, pull.batch, version, made, pull.rows), asked)]
 
     def _push(self, sender: str, push: Push, gradients: object) -> list[Decision]:
         batch = push.update.batch
@@ -266,7 +283,7 @@ class Replica:
                 ordered.senders.add(sender)
                 return []
         point = Point(self._view.number, self._last.version + 1)
-        ordered = _Ordered(point, push.update, gradients, {sender})
+        ordered = _Ordered(point, push.update, gradients, push.rows, {sender})
         self._queue.append(ordered)
         return [*(self._order(peer, ordered) for peer in sorted(self._following)), *self._progress()]
 
@@ -347,7 +364,7 @@ class Replica:
         return self._queue[history.index(point) :] if point in history else None
 
     def _order(self, peer: str, ordered: _Ordered) -> Tell:
-        message = Order(self.shard, self._view.number, ordered.point, ordered.update)
+        message = Order(self.shard, self._view.number, ordered.point, ordered.update, ordered.rows)
         return Tell(peer, message, ordered.gradients)
 
     # As a backup or a newcomer ----------------------------------------------------------------------

@@ -10,12 +10,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from shoal.cluster.member import Seat
 from shoal.store.ledger import Ledger
 from shoal.store.letters import FROM_DIRECTOR, TO_DIRECTOR, Closed, Placed, Serve
 from shoal.store.links import Heard, Linked, Links
 from shoal.store.messages import (
     Lacking,
+    Listed,
     Order,
     Pull,
     Pulled,
@@ -25,7 +28,7 @@ from shoal.store.messages import (
     Transfer,
 )
 from shoal.store.replica import Apply, Decision, Digest, Drop, Give, GoBack, Load, Replica, Report, Tell
-from shoal.store.tensors import Array, Shapes, ShardShapes, Tensors
+from shoal.store.tensors import AnyShapes, Array, RowShapes, Shapes, Tensors
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 from shoal.wire.messages import Message
@@ -44,11 +47,15 @@ class Server:
         seat: Seat,
         listener: Listener,
         key: RunKey,
-        shapes: Sequence[ShardShapes],
+        shapes: Sequence[AnyShapes],
         make: Callable[[int], Tensors],
         scales: bool = False,
+        before: Server | None = None,
     ) -> None:
-        """`make` makes a shard's tensors from the script's model. `scales`: stale updates count less."""
+        """`make` makes a shard's tensors from the script's model. `scales`: stale updates count less.
+
+        `before`: of a training of the same model that is over. What it holds of tables may go on.
+        """
         self._me = me
         self._call = call
         self._seat = seat
@@ -57,6 +64,10 @@ class Server:
         self._scales = scales
         self._replicas = [Replica(shard, me) for shard in range(len(shapes))]
         self.tensors: dict[int, Tensors] = {}  # of the shards that it holds
+        if before is not None:
+            self._replicas, self.tensors = before._replicas, before.tensors
+            for replica in self._replicas:
+                replica.begin_anew()
         self._lacking: dict[int, _Lack] = {}
         self._letters: deque[bytes] = deque()
         self._over: BaseException | None = None
@@ -123,12 +134,14 @@ class Server:
             return ()
         shapes = self._shapes[message.shard]
         match message:
-            case Push() | Order():
-                return shapes.gradients
+            case Pull(rows=rows):
+                return shapes.asked(rows)
+            case Push(rows=rows) | Order(rows=rows):
+                return shapes.pushed(rows)
             case Supply():
-                return shapes.weights
-            case Transfer():
-                return self._of(message.shard).state_shapes()
+                return shapes.pulled(0)
+            case Transfer(rows=rows):
+                return self._of(message.shard).state_shapes(rows)
             case _:
                 return ()
 
@@ -174,9 +187,8 @@ class Server:
         match decision:
             case Tell(to, message, beside):
                 self._links.post(to, message, beside if isinstance(beside, list) else ())
-            case Give(to, message):
-                given = self._of(message.shard).weights() if isinstance(message, Pulled) else self._state(message.shard)
-                self._links.post(to, message, given, lasting=False)  # the next update changes them
+            case Give(to, message, asked):
+                self._give(to, message, asked if isinstance(asked, list) else [])
             case Report(message):
                 self._seat.write(TO_DIRECTOR.encode(message))
             case Apply(_, update, staleness, gradients):
@@ -189,13 +201,25 @@ class Server:
                 self._of(replica.shard).load(state)
             case Digest(point):
                 self._perform(replica, replica.digested(point, self._of(replica.shard).digest()))
+            case GoBack() if isinstance(self._shapes[replica.shard], RowShapes):
+                self.tensors.pop(replica.shard, None)  # no worker has its rows: they begin anew
+                self._perform(replica, replica.restored(0, Ledger()))
             case GoBack():
                 self._lacking[replica.shard] = _Lack(replica.shard, replica.view)
             case Drop():
                 self.tensors.pop(replica.shard, None)
 
-    def _state(self, shard: int) -> Sequence[Array]:
-        return self._of(shard).state()
+    def _give(self, to: str, message: Pulled | Transfer | Listed, asked: Sequence[Array]) -> None:
+        tensors = self._of(message.shard)
+        match message:
+            case Pulled():
+                given = tensors.weights(asked)
+            case Transfer():
+                message, given = msgspec.structs.replace(message, rows=tensors.rows), tensors.state()
+            case Listed(start=start):
+                given = tensors.listed(start)
+                message = msgspec.structs.replace(message, rows=given[0].size, total=tensors.rows)
+        self._links.post(to, message, given, lasting=False)  # the next update changes them
 
     def _of(self, shard: int) -> Tensors:
         if shard not in self.tensors:

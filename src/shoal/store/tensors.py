@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from shoal.errors import BadFrame
+
 Array = np.ndarray[Any, Any]
 
 ALIGNMENT = 64  # bytes; backends read in place only what is aligned
@@ -51,27 +53,69 @@ def landing(shapes: Sequence[ArrayShape]) -> list[Array]:
 
 
 class ShardShapes(msgspec.Struct, frozen=True):
-    """What travels of one shard between workers and servers."""
+    """What travels of one shard between workers and servers: always all of it."""
 
     weights: Shapes  # what a worker pulls, or supplies
     gradients: Shapes  # what a worker pushes
+
+    def asked(self, rows: int) -> Shapes:
+        """Beside a Pull."""
+        return ()
+
+    def pulled(self, rows: int) -> Shapes:
+        return self.weights
+
+    def pushed(self, rows: int) -> Shapes:
+        return self.gradients
+
+
+class RowShapes(msgspec.Struct, frozen=True):
+    """What travels of one part of a table: some of its rows, and which they are."""
+
+    rows: int  # that it has
+    width: int
+
+    def asked(self, rows: int) -> Shapes:
+        return (self._ids(rows),)
+
+    def pulled(self, rows: int) -> Shapes:
+        return (ArrayShape("float32", self._ids(rows).size * self.width),)
+
+    def pushed(self, rows: int) -> Shapes:
+        return (*self.asked(rows), *self.pulled(rows))
+
+    def _ids(self, rows: int) -> ArrayShape:
+        if not 0 <= rows <= self.rows:
+            raise BadFrame(f"{rows:,} rows are said to come of a part that has {self.rows:,}")
+        return ArrayShape("int64", rows)
+
+
+AnyShapes = ShardShapes | RowShapes
 
 
 class Tensors(Protocol):
     """One shard's tensors, and what updates them. Arrays given out are valid until the next `apply`."""
 
+    @property
+    def rows(self) -> int:
+        """Of a part of a table: how many were ever updated. 0 for everything else."""
+
     def apply(self, epoch: int, gradients: Sequence[Array], rate: float | None, scale: float) -> None:
         """One update; `rate` replaces the optimizer's learning rate from now on, `scale` scales this update's."""
 
-    def weights(self) -> Sequence[Array]: ...
+    def weights(self, asked: Sequence[Array]) -> Sequence[Array]:
+        """`asked`: of a part of a table, the ids of the rows."""
 
     def set_weights(self, weights: Sequence[Array]) -> None: ...
 
     def state(self) -> Sequence[Array]: ...
 
-    def state_shapes(self) -> Shapes:
-        """What `state` gives, and `load` takes."""
+    def state_shapes(self, rows: int) -> Shapes:
+        """What `state` gives, and `load` takes, where so many rows were ever updated."""
 
     def load(self, state: Sequence[Array]) -> None: ...
 
     def digest(self) -> int: ...
+
+    def listed(self, start: int) -> Sequence[Array]:
+        """Of a part of a table: ids and values of some of the rows that were ever updated, from the `start`-th on."""

@@ -1,0 +1,152 @@
+"""A part of a table on a parameter server: its rows, and the model's optimizer on those that an update touches.
+
+The optimizer is Keras's own. It works on a bucket: the rows that an update touches, with what it keeps for each, are
+gathered into variables of a few fixed sizes, updated there by a compiled program, and put back. So any optimizer whose
+update is element-wise works row by row: a row, its momenta and its accumulators stand still as long as nobody uses it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shoal.collectives.arrays import specs
+from shoal.errors import Diverged
+from shoal.hook.shard_engine import shard_engine
+from shoal.hook.shard_optimizer import new_optimizer
+from shoal.store.rows import KeptRows, Table
+from shoal.store.tensors import Array, ArrayShape, Shapes
+
+SMALLEST = 64  # rows of a bucket
+LISTED_BYTES = 8 << 20  # of rows, in one answer
+
+
+class RowTable:
+    """One part of a table, as the store asks for it."""
+
+    def __init__(
+        self, table: Table, part: int, path: str, optimizer: Any, given: tuple[Array, Array] | None, jit: bool | None
+    ) -> None:
+        """`path`: the variable's, by which optimizers may choose. `given`: ids and rows to begin with."""
+        self._table = table
+        self._part = part
+        self._make = (path, optimizer, jit)
+        self._buckets: dict[int, _Bucket] = {}
+        smallest = self._bucket(0)
+        self._kept = KeptRows(table, part, smallest.initial())
+        self._scalars = smallest.scalars()
+        if given is not None:
+            self._begin_with(*given)
+
+    @property
+    def rows(self) -> int:
+        return len(self._kept)
+
+    def apply(self, epoch: int, gradients: Sequence[Array], rate: float | None, scale: float) -> None:
+        ids, changes = gradients[0], gradients[1].reshape(-1, self._table.width)
+        self._check(ids)
+        bucket = self._bucket(ids.size)
+        places = self._kept.places(ids)
+        columns, self._scalars = bucket.update(self._kept.gather(places), self._scalars, changes, rate, scale)
+        self._kept.scatter(places, columns)
+
+    def weights(self, asked: Sequence[Array]) -> list[Array]:
+        self._check(asked[0])
+        return [self._kept.read(asked[0]).reshape(-1)]
+
+    def set_weights(self, weights: Sequence[Array]) -> None:
+        raise AssertionError("no worker has the rows of a table")
+
+    def state(self) -> list[Array]:
+        return [self._kept.ids, *(column.reshape(-1) for column in self._kept.columns), *self._scalars]
+
+    def state_shapes(self, rows: int) -> Shapes:
+        columns = [ArrayShape("float32", rows * self._table.width) for _ in self._kept.columns]
+        scalars = [ArrayShape(spec.dtype, spec.shape[0]) for spec in specs(self._scalars)]
+        return (ArrayShape("int64", rows), *columns, *scalars)
+
+    def load(self, state: Sequence[Array]) -> None:
+        count = 1 + len(self._kept.columns)
+        self._check(state[0])
+        self._kept.replace(state[0], state[1:count])
+        self._scalars = [np.array(scalar) for scalar in state[count:]]
+
+    def digest(self) -> int:
+        digest = hashlib.blake2b(digest_size=8)
+        for array in self.state():
+            digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+        return int.from_bytes(digest.digest(), "little", signed=True)
+
+    def listed(self, start: int) -> list[Array]:
+        stop = start + max(1, LISTED_BYTES // self._table.row_bytes)
+        return [self._kept.ids[start:stop], self._kept.columns[0][start:stop].reshape(-1)]
+
+    def _begin_with(self, ids: Array, rows: Array) -> None:
+        mine = np.flatnonzero(ids % self._table.parts == self._part)
+        places = self._kept.places(ids[mine])
+        self._kept.scatter(places, [rows[mine], *self._kept.gather(places)[1:]])
+
+    def _check(self, ids: Array) -> None:
+        table = self._table
+        if ids.size and not (
+            ids.min() >= 0 and ids.max() < table.rows and bool((ids % table.parts == self._part).all())
+        ):
+            raise Diverged(f"rows of another part of {table.name!r} than {self._part} of {table.parts}, or none of it")
+
+    def _bucket(self, rows: int) -> _Bucket:
+        size = max(SMALLEST, 1 << max(0, rows - 1).bit_length())
+        if size not in self._buckets:
+            self._buckets[size] = _Bucket(size, self._table.width, *self._make)
+        return self._buckets[size]
+
+
+class _Bucket:
+    """Variables for so many rows, and an optimizer that updates them."""
+
+    def __init__(self, size: int, width: int, path: str, optimizer: Any, jit: bool | None) -> None:
+        self._shape = (size, width)
+        self._optimizer, rows = new_optimizer(optimizer, path, self._shape)
+        self._engine = shard_engine([rows], self._optimizer, jit)
+        shaped = [v for v in self._optimizer.variables if tuple(v.shape) == self._shape]
+        self._columns = [rows, *shaped]
+        self._scalars = [v for v in self._optimizer.variables if tuple(v.shape) != self._shape]
+        rate = getattr(self._optimizer, "_learning_rate", None)
+        held = [place for place, scalar in enumerate(self._scalars) if scalar is rate]
+        self._rate = held[0] if held else None  # else a schedule's
+
+    def initial(self) -> list[float]:
+        """What the optimizer keeps for a row that was never updated."""
+        return [float(self._engine.read(column)[0]) for column in self._columns[1:]]
+
+    def scalars(self) -> list[Array]:
+        """What the optimizer keeps for all rows together, as its count of updates."""
+        return [np.array(self._engine.read(scalar)) for scalar in self._scalars]
+
+    def update(
+        self, columns: Sequence[Array], scalars: Sequence[Array], gradients: Array, rate: float | None, scale: float
+    ) -> tuple[list[Array], list[Array]]:
+        """The columns and scalars after one update. The arrays given out are to be looked at now."""
+        count, own = len(gradients), list(scalars)
+        if self._rate is not None:
+            own[self._rate] = own[self._rate] if rate is None else np.full_like(own[self._rate], rate)
+        used = own if scale == 1.0 or self._rate is None else _scaled(own, self._rate, scale)
+        engine = self._engine
+        engine.write([*self._columns, *self._scalars], [*map(self._padded, columns), *used])
+        engine.update([self._padded(gradients)])
+        after = [engine.read(column).reshape(self._shape)[:count] for column in self._columns]
+        left = self.scalars()
+        if self._rate is not None:
+            left[self._rate] = own[self._rate]
+        return after, left
+
+    def _padded(self, rows: Array) -> Array:
+        padded = np.zeros(self._shape, np.float32)
+        padded[: len(rows)] = rows
+        return padded.reshape(-1)
+
+
+def _scaled(scalars: Sequence[Array], place: int, scale: float) -> list[Array]:
+    return [scalar * scalar.dtype.type(scale) if i == place else scalar for i, scalar in enumerate(scalars)]

@@ -1,0 +1,370 @@
+"""A worker's dealings with tables that live on servers: which rows a batch needs, and how they get into the model.
+
+batch ──▶ ids of every table, each once and in order ──▶ rows from their parts' servers ──▶ the layers' windows
+gradients of the windows ──▶ rows that have one, by part ──▶ their servers
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import keras
+import numpy as np
+
+from shoal.data.sources import Spec
+from shoal.errors import CannotDistribute, UsageError
+from shoal.hook import feeds
+from shoal.hook.engine import AbstractEngine
+from shoal.hook.row_table import RowTable
+from shoal.hook.run import Run
+from shoal.hook.shard_optimizer import needs_of
+from shoal.hook.sharded_embedding import NOWHERE, ShardedEmbedding, collecting
+from shoal.store.client import Client
+from shoal.store.rows import Table, deal
+from shoal.store.shards import Needs
+from shoal.store.tensors import Array, RowShapes
+
+Ids = list[Array]  # of each table: those that a batch needs, each once and in order
+
+
+def layers_of(model: Any) -> list[Any]:
+    """The model's tables that live on servers, in an order that is the same wherever it is built."""
+    found = [layer for layer in model._flatten_layers() if isinstance(layer, ShardedEmbedding) and layer.is_sharded]
+    return list(dict.fromkeys(found))
+
+
+def is_window(variable: Any) -> bool:
+    """Whether a variable only shows some rows of a table: nothing that others would have to know."""
+    return getattr(variable, "is_window", False)
+
+
+class TableShards:
+    """How a model's tables are cut into shards, which come behind those of its other variables."""
+
+    def __init__(self, layers: Sequence[Any], servers: int, smallest: int, first: int) -> None:
+        """`smallest`: bytes below which a shard is not worth its messages. `first`: the first shard's number."""
+        self._layers = layers
+        self.tables = [_table(layer, servers, smallest) for layer in layers]
+        parts = [(table, part) for table in range(len(layers)) for part in range(self.tables[table].parts)]
+        self._held = dict(enumerate(parts, first))  # shard -> which part of which table
+        self._shards = {held: shard for shard, held in self._held.items()}
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(self._held)
+
+    @property
+    def shapes(self) -> list[RowShapes]:
+        about = ((self.tables[table], part) for table, part in self._held.values())
+        return [RowShapes(table.rows_of(part), table.width) for table, part in about]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [shape.rows * shape.width * 4 for shape in self.shapes]
+
+    def of_table(self, table: int) -> list[int]:
+        return [self._shards[table, part] for part in range(self.tables[table].parts)]
+
+    def make(self, shard: int, optimizer: Any, jit_compile: bool | None) -> RowTable:
+        """For a server."""
+        table, part = self._held[shard]
+        layer = self._layers[table]
+        return RowTable(self.tables[table], part, layer.window.path, optimizer, layer.given, jit_compile)
+
+    def ask(self, ids: Ids) -> dict[int, Array]:
+        """What is to be asked for, shard by shard."""
+        return {
+            self._shards[table, part]: wanted[places]
+            for table, wanted in enumerate(ids)
+            for part, places in enumerate(deal(wanted, self.tables[table].parts))
+        }
+
+    def join(self, ids: Ids, answers: Mapping[int, Array]) -> list[Array]:
+        """The rows of every table, in the order of its ids, from what shards have answered."""
+        joined = []
+        for table, wanted in enumerate(ids):
+            width, parts = self.tables[table].width, self.tables[table].parts
+            if parts == 1:
+                joined.append(answers[self._shards[table, 0]].reshape(-1, width))
+                continue
+            rows = np.empty((wanted.size, width), np.float32)
+            for part, places in enumerate(deal(wanted, parts)):
+                rows[places] = answers[self._shards[table, part]].reshape(-1, width)
+            joined.append(rows)
+        return joined
+
+    def pack(self, ids: Ids, gradients: Sequence[Array | None]) -> list[list[Array]]:
+        """What an update pushes: for every shard ids, and a gradient for each; copies. Only of rows that have one."""
+        parcels: list[list[Array]] = []
+        for table, (wanted, gradient) in enumerate(zip(ids, gradients, strict=True)):
+            width, parts = self.tables[table].width, self.tables[table].parts
+            whole = np.zeros((0, width), np.float32) if gradient is None else gradient.reshape(-1, width)[: wanted.size]
+            touched = np.flatnonzero(whole.any(axis=1))
+            mine = wanted[touched]
+            parcels += [
+                [mine[places], np.asarray(whole[touched[places]], np.float32).reshape(-1)]
+                for places in deal(mine, parts)
+            ]
+        return parcels
+
+
+class Tables:
+    """The tables of one model, as a worker uses them."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = weakref.ref(model)
+        self.layers = layers_of(model)
+        self._collect: Callable[[Any], Any] | None = None
+        self._called: list[int] = []  # for each call of a table in the model: which
+        self._shards: TableShards | None = None
+        self._client: Client | None = None
+        self._left: tuple[int, list[int]] | None = None  # the last fit, and how often each layer was loaded by then
+
+    def __bool__(self) -> bool:
+        return bool(self.layers)
+
+    def widen(self, spec: Spec, request: feeds.Request) -> None:
+        """Makes room for the rows of a batch of such data. Before the model gets its engine."""
+        if self.layers:
+            wanted = [0] * len(self.layers)
+            for table, found in self._found(feeds.example(spec, feeds.size_of_batches(request))):
+                wanted[table] += found.size
+            for layer, count in zip(self.layers, wanted, strict=True):
+                layer.widen(min(count, layer.input_dim))
+            for layer in self._whole_model._flatten_layers():
+                if hasattr(layer, "_torch_params"):  # which has every variable of the layers below, too
+                    layer._track_variables()
+
+    def ids(self, batch: Any, name: Callable[[int], str]) -> Ids:
+        """Which rows a batch needs. `name` names its n-th sample, for errors."""
+        wanted: list[list[Array]] = [[] for _ in self.layers]
+        for table, found in self._found(batch):
+            _refuse_outside(self.layers[table], found, name)
+            wanted[table].append(found.reshape(-1))
+        ids = [np.unique(np.concatenate(parts)).astype(np.int64) for parts in wanted]
+        for layer, mine in zip(self.layers, ids, strict=True):
+            if mine.size > layer.room:
+                raise UsageError(
+                    f"a batch has {mine.size:,} different ids for {layer.name}, and the first one had at most "
+                    f"{layer.room:,}. Give batches of one size, or the largest first."
+                )
+        return ids
+
+    def show(self, engine: AbstractEngine, ids: Ids, rows: Sequence[Array]) -> None:
+        """Put these rows into the windows."""
+        windows, values, texts = [], [], []
+        for layer, mine, found in zip(self.layers, ids, rows, strict=True):
+            window = np.zeros((layer.room, layer.output_dim), np.float32)
+            window[: mine.size] = found
+            named = np.full(layer.room, NOWHERE, np.int32)
+            named[: mine.size] = mine
+            windows.append(layer)
+            values.append(window)
+            texts.append(named)
+        engine.adopt([layer.window for layer in windows], values)
+        engine.write([layer.window_ids for layer in windows], texts)
+
+    # Beside training --------------------------------------------------------------------------------
+
+    def open(self, shards: TableShards, client: Client, call: int) -> None:
+        """From now on rows can be looked at: a training has begun."""
+        self._shards, self._client = shards, client
+        self._left = (call, self._loads)
+
+    def close(self) -> None:
+        self._client = None
+
+    @property
+    def goes_on_from(self) -> int | None:
+        """The fit whose rows are those of the next one; None if there is none, or other rows were loaded since."""
+        return self._left[0] if self._left is not None and self._left[1] == self._loads else None
+
+    @property
+    def _loads(self) -> list[int]:
+        return [layer.loads for layer in self.layers]
+
+    def bring(self, engine: AbstractEngine, batch: Any, number: int) -> None:
+        """Put the rows that a batch needs into the windows, as they are now. To test or predict."""
+        if not self.layers:
+            return
+        shards, client = self._opened()
+        ids = self.ids(batch, lambda sample: f"sample {sample} of batch {number}")
+        self.show(engine, ids, shards.join(ids, client.look(0, shards.ask(ids))))
+
+    def all_rows(self, layer: Any) -> tuple[Array, Array]:
+        """Ids and values of the rows of a table that were ever updated, in the order of ids."""
+        shards, client = self._opened()
+        table = self.layers.index(layer)
+        parts = [part for shard in shards.of_table(table) for part in client.listed(shard)]
+        ids = np.concatenate([ids for ids, _ in parts])
+        rows = np.concatenate([rows.reshape(-1, layer.output_dim) for _, rows in parts])
+        order = np.argsort(ids)
+        return ids[order], rows[order]
+
+    def _opened(self) -> tuple[TableShards, Client]:
+        if self._shards is None or self._client is None:
+            raise UsageError(
+                f"the rows of {self.layers[0].name} are on servers, which have them from a fit of the model on. Call "
+                "fit first, or run this script without servers."
+            )
+        return self._shards, self._client
+
+    # Which ids --------------------------------------------------------------------------------------
+
+    def _found(self, batch: Any) -> list[tuple[int, Array]]:
+        """For each call of a table: which one, and the ids."""
+        inputs = feeds.inputs_of(batch)
+        if self._collect is None:
+            self._called = self._calls(inputs)
+            self._collect = _compiled(self._ids_of)
+        found = self._collect(inputs)
+        return [
+            (table, np.asarray(keras.ops.convert_to_numpy(ids))) for table, ids in zip(self._called, found, strict=True)
+        ]
+
+    def _calls(self, inputs: Any) -> list[int]:
+        """Which tables the model calls, in its order."""
+        called: list[int] = []
+
+        def noted(inputs: Any) -> Any:
+            with keras.StatelessScope(), collecting() as found:
+                self._whole_model(inputs, training=False)
+            called.extend(self.layers.index(layer) for layer, _ in found)
+            return [ids for _, ids in found]
+
+        _trace(noted, keras.tree.map_structure(lambda leaf: leaf[:1], inputs))
+        missing = [layer.name for table, layer in enumerate(self.layers) if table not in called]
+        if missing:
+            raise CannotDistribute(
+                f"calling the model does not call {', '.join(missing)}. Shoal finds the rows that a batch needs by "
+                "calling the model on its inputs: use every ShardedEmbedding in `call`."
+            )
+        return called
+
+    @property
+    def _whole_model(self) -> Any:
+        model = self._model()
+        assert model is not None, "whoever uses a model holds it"
+        return model
+
+    def _ids_of(self, inputs: Any) -> list[Any]:
+        with keras.StatelessScope(), collecting(enough=len(self._called)) as found:
+            self._whole_model(inputs, training=False)
+        return [ids for _, ids in found]
+
+
+_tables: weakref.WeakKeyDictionary[Any, Tables] = weakref.WeakKeyDictionary()
+
+
+def tables_of(model: Any) -> Tables:
+    """A built model's tables that live on servers."""
+    known = _tables.get(model)
+    if known is None or known.layers != layers_of(model):
+        known = _tables[model] = Tables(model)
+    return known
+
+
+def rows_of(layer: Any) -> tuple[Array, Array]:
+    """Ids and values of a table's rows that were ever updated, from the servers."""
+    for tables in _tables.values():
+        if layer in tables.layers:
+            return tables.all_rows(layer)
+    raise UsageError(f"{layer.name} was never trained in this run: there is nothing to save. Call fit first.")
+
+
+class _Stay:
+    """A training that is over, and whose servers stay until another begins or the script ends: they have the rows."""
+
+    def __init__(self, call: int, client: Client, tables: Tables) -> None:
+        self.call = call
+        self.client = client
+        self.tables = tables
+
+
+_stays: list[_Stay] = []  # one at most
+
+
+def stay(call: int, client: Client, tables: Tables) -> None:
+    """The fit is over; rows can still be looked at."""
+    _stays.append(_Stay(call, client, tables))
+
+
+def leave_last(run: Run) -> None:
+    """The servers of the last training are not needed any more. The chief tells them."""
+    while _stays:
+        last = _stays.pop()
+        last.tables.close()
+        if run.is_chief:
+            last.client.finish()
+        last.client.close()
+
+
+def refuse_unless_row_wise(optimizer: Any) -> None:
+    """Raises for optimizers that can't update some rows of a table alone."""
+    kind = type(optimizer).__name__
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise CannotDistribute(
+            "a ShardedEmbedding on servers can't be trained in mixed_float16 yet; use mixed_bfloat16"
+        )
+    if needs_of(optimizer) is not Needs.SLICES:
+        raise CannotDistribute(
+            f"a ShardedEmbedding on servers needs an optimizer that treats every number by itself; this {kind} looks "
+            "at whole tensors (clipnorm, global_clipnorm, or by its nature). Use Adam, Adagrad, Ftrl, SGD or RMSprop, "
+            "with clipvalue if need be."
+        )
+    if optimizer.use_ema or optimizer.gradient_accumulation_steps:
+        raise CannotDistribute(
+            f"a ShardedEmbedding on servers can't be trained with use_ema or gradient_accumulation_steps yet ({kind})"
+        )
+
+
+def _table(layer: Any, servers: int, smallest: int) -> Table:
+    whole = layer.input_dim * layer.output_dim * 4
+    parts = max(1, min(2 * servers, whole // smallest))
+    return Table(layer.name, layer.input_dim, layer.output_dim, layer.new_rows, parts)
+
+
+def _refuse_outside(layer: Any, ids: Array, name: Callable[[int], str]) -> None:
+    outside = np.flatnonzero((ids < 0) | (ids >= layer.input_dim))
+    if outside.size:
+        sample = int(outside[0]) // max(1, ids[0].size)
+        found = ids.reshape(-1)[outside[0]]
+        raise UsageError(
+            f"{layer.name}: the id {found} in {name(sample)} is not one of its {layer.input_dim:,} rows "
+            f"(0 to {layer.input_dim - 1:,})"
+        )
+
+
+def _trace(function: Callable[[Any], Any], inputs: Any) -> None:
+    """Calls it once, without computing anything where the backend has a way to."""
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        jax.eval_shape(function, inputs)
+    elif backend == "tensorflow":
+        import tensorflow as tf
+
+        tf.function(function, autograph=False).get_concrete_function(inputs)
+    else:
+        import torch
+
+        torch.no_grad()(function)(inputs)
+
+
+def _compiled(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """As one program, where the backend has such a thing."""
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        return cast("Callable[[Any], Any]", jax.jit(function))
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return cast("Callable[[Any], Any]", tf.function(function, autograph=False, reduce_retracing=True))
+    import torch
+
+    return cast("Callable[[Any], Any]", torch.no_grad()(function))
