@@ -102,3 +102,10 @@ def test_what_can_not_be_right_is_refused_by_name(told: Any) -> None:
     assert told["refusals"].keys() == EXPECTED.keys()
     for name, pattern in EXPECTED.items():
         assert re.search(pattern, told["refusals"][name]), told["refusals"][name]
+
+
+def test_rows_of_tables_are_updated_as_on_one_machine_and_others_stand_still(told: Any) -> None:
+    found = told["row-wise"]
+    assert len(found) == 6
+    assert {name: about["differs"] for name, about in found.items() if about["differs"] > 1e-6} == {}
+    assert all(about["unused stay"] and about["copies"] and about["kept"] for about in found.values()), found

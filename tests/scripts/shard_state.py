@@ -15,8 +15,11 @@ from keras import layers, optimizers
 from shoal.collectives.arrays import view
 from shoal.errors import ShoalError
 from shoal.hook.engines import engine_for
+from shoal.hook.row_table import RowTable
 from shoal.hook.shard_optimizer import needs_of
 from shoal.hook.shard_state import Added, ShardState, parameters_of
+from shoal.hook.sharded_embedding import ShardedEmbedding
+from shoal.store.rows import Table
 from shoal.store.shards import cut
 
 Arrays = list[np.ndarray]
@@ -342,6 +345,50 @@ def constrained() -> str:
     return str(parameters_of([variable], optimizers.SGD(0.1))[0].needs)
 
 
+ROW_WISE = {
+    "sgd": lambda: optimizers.SGD(0.1, momentum=0.9),
+    "adam": lambda: optimizers.Adam(0.01),
+    "adamw": lambda: optimizers.AdamW(0.01, weight_decay=0.1),  # of which tables see nothing
+    "adagrad": lambda: optimizers.Adagrad(0.1),
+    "ftrl": lambda: optimizers.Ftrl(0.1, l1_regularization_strength=0.001),
+    "scheduled": lambda: optimizers.Nadam(optimizers.schedules.ExponentialDecay(0.01, 3, 0.5)),
+}
+
+
+def row_wise() -> dict[str, Any]:
+    """A table on servers next to the same table as an ordinary layer: the largest difference; rows that nobody used."""
+    found = {}
+    for name, make in ROW_WISE.items():
+        layer = ShardedEmbedding(60, 4, seed=3)
+        layer.build()
+        optimizer, drawn = make(), np.random.default_rng(1)
+        trained = [layer.embeddings, keras.Variable(np.zeros(2, np.float32))]
+        optimizer.build(trained)
+        first, second = (RowTable(Table("t", 60, 4, layer.new_rows), 0, "t/e", make(), None, None) for _ in range(2))
+        used = set()
+        for turn in range(12):
+            ids = drawn.choice(50, 4 + 10 * (turn % 2), replace=False)
+            gradients = drawn.normal(size=(ids.size, 4)).astype(np.float32)
+            dense = np.zeros((60, 4), np.float32)
+            dense[ids] = gradients
+            optimizer.apply([keras.ops.convert_to_tensor(dense), keras.ops.ones(2)], trained)
+            first.apply(0, [ids, gradients.reshape(-1)], None, 1.0)
+            used |= set(ids.tolist())
+            if turn == 5:
+                second.load([np.array(array) for array in first.state()])
+            elif turn > 5:
+                second.apply(0, [ids, gradients.reshape(-1)], None, 1.0)
+        whole = np.asarray(keras.ops.convert_to_numpy(layer.embeddings))
+        rows = first.weights([np.arange(60)])[0].reshape(60, 4)
+        found[name] = {
+            "differs": float(abs(whole - rows).max()),
+            "unused stay": bool((rows[50:] == layer.make_rows(np.arange(50, 60))).all()),
+            "copies": first.digest() == second.digest(),
+            "kept": sorted(first.state()[0].tolist()) == sorted(used),
+        }
+    return found
+
+
 def refusal(act: Callable[[], Any]) -> str:
     try:
         act()
@@ -375,5 +422,6 @@ told = {
     "needs": needs(),
     "constrained": constrained(),
     "refusals": refusals(),
+    "row-wise": row_wise(),
 }
 Path(sys.argv[1]).write_text(json.dumps(told))

@@ -24,6 +24,7 @@ class JaxShardEngine(AbstractShardEngine):
     def __init__(self, variables: Sequence[Any], optimizer: Any, compiled: bool) -> None:
         super().__init__(variables, optimizer)
         self._update = jax.jit(self._apply, donate_argnums=(0, 1)) if compiled else self._apply
+        self._from = jax.jit(self._apply) if compiled else self._apply
         self._own([*variables, *optimizer.variables])
 
     def read(self, variable: Any) -> Array:
@@ -38,6 +39,12 @@ class JaxShardEngine(AbstractShardEngine):
         optimizer = self._optimizer.variables
         values = self._update([v.value for v in self._variables], [v.value for v in optimizer], list(gradients))
         _set([*self._variables, *optimizer], jax.block_until_ready(values))
+
+    def updated(self, values: Sequence[Array], gradients: Sequence[Array]) -> list[Array]:
+        every = [*self._variables, *self._optimizer.variables]
+        shaped = [value.reshape(variable.shape) for variable, value in zip(every, values, strict=True)]
+        count = len(self._variables)
+        return [np.asarray(value).reshape(-1) for value in self._from(shaped[:count], shaped[count:], list(gradients))]
 
     def finalize(self) -> None:
         super().finalize()

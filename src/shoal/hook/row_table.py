@@ -110,9 +110,9 @@ class _Bucket:
         self._shape = (size, width)
         self._optimizer, rows = new_optimizer(optimizer, path, self._shape)
         self._engine = shard_engine([rows], self._optimizer, jit)
-        shaped = [v for v in self._optimizer.variables if tuple(v.shape) == self._shape]
-        self._columns = [rows, *shaped]
-        self._scalars = [v for v in self._optimizer.variables if tuple(v.shape) != self._shape]
+        self._every = [rows, *self._optimizer.variables]
+        self._columns = [v for v in self._every if tuple(v.shape) == self._shape]
+        self._scalars = [v for v in self._every if tuple(v.shape) != self._shape]
         rate = getattr(self._optimizer, "_learning_rate", None)
         held = [place for place, scalar in enumerate(self._scalars) if scalar is rate]
         self._rate = held[0] if held else None  # else a schedule's
@@ -133,11 +133,12 @@ class _Bucket:
         if self._rate is not None:
             own[self._rate] = own[self._rate] if rate is None else np.full_like(own[self._rate], rate)
         used = own if scale == 1.0 or self._rate is None else _scaled(own, self._rate, scale)
-        engine = self._engine
-        engine.write([*self._columns, *self._scalars], [*map(self._padded, columns), *used])
-        engine.update([self._padded(gradients)])
-        after = [engine.read(column).reshape(self._shape)[:count] for column in self._columns]
-        left = self.scalars()
+        held = {id(v): value for v, value in zip(self._columns, map(self._padded, columns), strict=True)}
+        held |= {id(v): value for v, value in zip(self._scalars, used, strict=True)}
+        updated = self._engine.updated([held[id(v)] for v in self._every], [self._padded(gradients)])
+        found = {id(v): value for v, value in zip(self._every, updated, strict=True)}
+        after = [found[id(v)].reshape(self._shape)[:count] for v in self._columns]
+        left = [np.array(found[id(v)]) for v in self._scalars]
         if self._rate is not None:
             left[self._rate] = own[self._rate]
         return after, left

@@ -31,6 +31,16 @@ class AbstractShardEngine(ABC):
     def update(self, gradients: Sequence[Array]) -> None:
         """One update from flat gradients, one per variable, which are no longer needed when it returns."""
 
+    def updated(self, values: Sequence[Array], gradients: Sequence[Array]) -> list[Array]:
+        """One update from other values, of the variables and then of the optimizer's: what they are then, all flat.
+
+        Look at them now. What the variables have by then does not matter.
+        """
+        every = [*self._variables, *self._optimizer.variables]
+        self.write(every, values)
+        self.update(gradients)
+        return [self.read(variable) for variable in every]
+
     def finalize(self) -> None:
         """What the optimizer does to the weights after the last update."""
         self._optimizer.finalize_variable_values(self._variables)

@@ -322,7 +322,7 @@ def refuse_unless_row_wise(optimizer: Any) -> None:
 
 def _table(layer: Any, servers: int, smallest: int) -> Table:
     whole = layer.input_dim * layer.output_dim * 4
-    parts = max(1, min(2 * servers, whole // smallest))
+    parts = max(1, min(servers, whole // smallest))
     return Table(layer.name, layer.input_dim, layer.output_dim, layer.new_rows, parts)
 
 

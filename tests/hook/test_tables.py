@@ -1,0 +1,78 @@
+"""Tables on parameter servers: real processes. The witness is plain Keras, where they are ordinary layers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from shoal.hook.sharded_embedding import ShardedEmbedding  # Keras must know it to load a model that has one
+
+from .killing import Killer
+from .runs import SCRIPTS, Going, Trainings, succeeded, told
+
+SERVED = "--strategy ps --servers 2 --staleness 1 --threads 1"
+
+
+def plain(trainings: Trainings, backend: str, optimizer: str) -> Path:
+    folder = trainings.folder / f"plain-{backend}"
+    folder.mkdir(exist_ok=True)
+    succeeded(trainings.plain(backend, "tables.py", folder, optimizer))
+    return folder
+
+
+def is_the_same(found: Path, expected: Path) -> None:
+    (mine,), (theirs,) = told(found), told(expected)
+    for ours, others in zip(mine["history"], theirs["history"], strict=True):
+        assert ours.keys() == others.keys()
+        assert all(ours[name] == pytest.approx(others[name], abs=1e-4) for name in ours)
+    assert mine["tested"] == pytest.approx(theirs["tested"], abs=1e-4)
+    np.testing.assert_allclose(mine["predicted"], theirs["predicted"], atol=1e-4)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("backend", "optimizer"), [("tensorflow", "ftrl"), ("torch", "adagrad")])
+def test_one_worker_with_servers_gives_the_results_of_one_machine(
+    trainings: Trainings, backend: str, optimizer: str
+) -> None:
+    folder = trainings.folder / f"served-{backend}"
+    folder.mkdir()
+    succeeded(trainings.shoal(backend, f"-n 1 {SERVED}", "tables.py", folder, optimizer))
+    is_the_same(folder, plain(trainings, backend, optimizer))
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_server_changes_nothing_and_the_saved_model_is_an_ordinary_one(trainings: Trainings) -> None:
+    folder = trainings.folder / "killed"
+    folder.mkdir()
+    words = [
+        "run",
+        "--backend",
+        "jax",
+        "-n",
+        "1",
+        *SERVED.split(),
+        SCRIPTS / "tables.py",
+        folder,
+        "adam",
+        "--pause",
+        "0.03",
+    ]
+    with Going(trainings, words) as run:
+        killer = Killer(run, Path(trainings.environ["XDG_RUNTIME_DIR"]), seed=0)
+        run.until("it trains", lambda: killer.doing("worker-0")[0] > 10)
+        os.kill(killer.members("server")["server-0"], signal.SIGKILL)
+        assert run.end() == 0, run.said()
+    assert "every shard has 2 copies again" in run.said()
+    expected = plain(trainings, "jax", "adam")
+    is_the_same(folder, expected)
+    ours, theirs = (keras.saving.load_model(path / "model.keras", compile=False) for path in (folder, expected))
+    for name in ("table", "wide"):
+        assert isinstance(ours.get_layer(name), ShardedEmbedding)
+        rows, others = (np.asarray(model.get_layer(name).embeddings) for model in (ours, theirs))
+        np.testing.assert_allclose(rows, others, atol=1e-5)
+        assert rows.shape == others.shape  # all of them, also those that no batch has used

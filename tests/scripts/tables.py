@@ -1,0 +1,67 @@
+"""Trains a wide and deep model with tables, twice; the chief writes what came of it. Without servers it is plain Keras.
+
+tables.py FOLDER OPTIMIZER [--pause SECONDS]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+import shoal
+from shoal.layers import ShardedEmbedding
+
+SAMPLES, ROWS = 1024, 40_000
+
+options = argparse.ArgumentParser()
+options.add_argument("folder", type=Path)
+options.add_argument("optimizer")
+options.add_argument("--pause", type=float, default=0.0)
+given = options.parse_args()
+
+keras.utils.set_random_seed(3)
+random = np.random.default_rng(3)
+users = random.zipf(1.3, SAMPLES) % ROWS  # some often, most once
+items = random.integers(0, ROWS, (SAMPLES, 3))
+y = ((users + items[:, 0]) % 2).astype("float32")
+
+user, item = keras.Input((), dtype="int32"), keras.Input((3,), dtype="int32")
+table = ShardedEmbedding(ROWS, 8, name="table")  # used twice; large enough for several parts
+wide = ShardedEmbedding(ROWS, 1, embeddings_initializer="zeros", name="wide")
+deep = keras.layers.Concatenate()([table(user), keras.layers.Flatten()(table(item))])
+deep = keras.layers.Dense(1)(keras.layers.Dense(16, activation="relu")(deep))
+model = keras.Model([user, item], keras.layers.Add()([deep, wide(user)]))
+optimizers = {
+    "adam": keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.02, 10, 0.9)),
+    "ftrl": keras.optimizers.Ftrl(0.5),
+    "adagrad": keras.optimizers.Adagrad(0.1),
+}
+loss = keras.losses.BinaryCrossentropy(from_logits=True)
+model.compile(optimizers[given.optimizer], loss, metrics=["accuracy"])
+
+
+class Pace(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        time.sleep(given.pause)
+
+
+def fit(epochs: int) -> dict[str, list[float]]:
+    held_out = ([users[:90], items[:90]], y[:90])
+    settings = {"batch_size": 48, "shuffle": False, "verbose": 0, "validation_data": held_out}  # the last is smaller
+    return model.fit([users, items], y, epochs=epochs, callbacks=[Pace()], **settings).history
+
+
+history = [fit(2)]
+tested = model.evaluate([users, items], y, batch_size=128, verbose=0)
+predicted = model.predict([users[:100], items[:100]], batch_size=100, verbose=0)
+history.append(fit(1))
+model.save(given.folder / "model.keras")
+told = {"history": history, "tested": tested, "predicted": predicted.tolist()}
+if shoal.rank() < shoal.size() and shoal.is_chief():  # not on servers
+    Path(given.folder, "0.json").write_text(json.dumps(told))
