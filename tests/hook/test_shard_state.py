@@ -48,6 +48,20 @@ def test_new_weights_leave_the_optimizer_as_it_is(told: Any) -> None:
     assert told["set weights"] == {"weights": True, "sums": True, "optimizer stays": True, "goes on": True}
 
 
+def test_averages_are_told_and_nothing_changes(told: Any) -> None:
+    assert told["averages"] == {"none yet": True, "averages": True, "same": True}
+
+
+def test_an_overflow_changes_the_scale_alone_and_one_scale_is_lowered_once(told: Any) -> None:
+    assert told["overflowing"] == {
+        "8": [[-1, 8], [-2, 4], [-7, 2]],  # applied with the scale that it was computed with
+        "8 over": [[-1, 4], [-1, 4]],
+        "4": [[-3, 4], [-4, 4], [-5, 8], [-6, 8]],  # every fourth that is finite doubles it
+        "4 over": [[-6, 2]],
+        "set": [[-7, 0.5]],
+    }
+
+
 def test_metrics_reset_with_the_epoch_and_statistics_do_not(told: Any) -> None:
     # Of the epochs 0, 0, 1, 0 (late), 1 and 3: metrics, then a statistic.
     assert [(total, count) for total, count, _ in told["resets"]] == [
@@ -81,7 +95,7 @@ def test_parameters_have_names_of_their_own(told: Any) -> None:
 def test_what_an_optimizer_must_see_at_once_is_known_or_everything(told: Any) -> None:
     found = told["needs"]
     whole = {"lamb", "muon", "adafactor", "clipnorm"}
-    together = {"global_clipnorm", "loss scale", "own"}
+    together = {"global_clipnorm", "own"}
     assert {name for name, need in found.items() if need == "whole"} == whole
     assert {name for name, need in found.items() if need == "together"} == together
     assert {need for name, need in found.items() if name not in whole | together} == {"slices"}

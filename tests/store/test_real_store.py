@@ -42,6 +42,9 @@ class Sums:
     def weights(self) -> Sequence[Array]:
         return [self.values]
 
+    def averages(self) -> Sequence[Array]:
+        return [self.values / 2]
+
     def set_weights(self, weights: Sequence[Array]) -> None:
         self.values[:] = weights[0]
 

@@ -21,7 +21,7 @@ from shoal.hook.run import Run
 from shoal.hook.seeds import Seeds
 from shoal.hook.store_layout import Pulled, StoreLayout
 from shoal.hook.training import AbstractTraining, FitArguments, Prepared
-from shoal.hook.updates import count_update, rate_of, refuse_unless_served
+from shoal.hook.updates import count_update, keeps_averages, rate_of, refuse_unless_served, take_averages
 from shoal.store.client import Client, EpochEnd, Work
 from shoal.store.letters import Open
 
@@ -48,7 +48,7 @@ class AsynchronousTraining(AbstractTraining):
         self._client: Client | None = None
         self._first: Work | EpochEnd | None = None  # what a latecomer was given first
         self._opened = -1  # the last epoch that this worker knows to be open
-        _refuse_unless_possible(run, prepared, self._model.optimizer)
+        _refuse_unless_possible(run, prepared, arguments, self._model.optimizer)
 
     @property
     def _store(self) -> Client:
@@ -114,6 +114,8 @@ class AsynchronousTraining(AbstractTraining):
         return 2 if bound is None or bound >= 2 else 1
 
     def _end(self) -> None:
+        if self._opened >= 0 and keeps_averages(self._model.optimizer):
+            self._take_weights(take_averages(self._run, self._store))
         self._store.finish()
 
     # An epoch ---------------------------------------------------------------------------------------
@@ -175,6 +177,7 @@ class AsynchronousTraining(AbstractTraining):
         variables, shape = self._engine.variables, self._shape
         self._engine.adopt([variables.trainable[i] for i in shape.gradients], pulled.trainable)
         self._engine.write([variables.states[i] for i in shape.changed], pulled.states)
+        self._engine.loss_scale = self._layout.loss_scale(weights)
         return pulled
 
     def _advance_seeds(self, epoch: int, place: int) -> None:
@@ -218,11 +221,11 @@ def _sum(pulled: Pulled, mine: Pulled) -> Pulled:
     return Pulled([], [], metrics, extras, pulled.samples + mine.samples, mine.epoch)
 
 
-def _refuse_unless_possible(run: Run, prepared: Prepared, optimizer: Any) -> None:
+def _refuse_unless_possible(run: Run, prepared: Prepared, arguments: FitArguments, optimizer: Any) -> None:
     if prepared.source.together or prepared.source.steps is None:
         raise CannotDistribute(
             "with parameter servers every worker asks for batches by their number, which a stream (a generator, a "
             "tf.data.Dataset) can't give. Use arrays, a keras.utils.PyDataset or a map-style torch DataLoader, or "
             "--strategy allreduce."
         )
-    refuse_unless_served(run, optimizer)
+    refuse_unless_served(run, optimizer, arguments.callbacks)

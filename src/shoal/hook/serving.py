@@ -55,6 +55,9 @@ class ShardTensors:
     def weights(self) -> Sequence[Array]:
         return self._state.weights()
 
+    def averages(self) -> Sequence[Array]:
+        return self._state.averages()
+
     def set_weights(self, weights: Sequence[Array]) -> None:
         self._state.set_weights(weights)
         self._state.restart()

@@ -1,7 +1,7 @@
 """How a model's variables lie in shards, and what travels of each between workers and servers.
 
 The first shard carries what is no parameter too: moving statistics, and the sums of the epoch's metrics. An update adds
-to those, exactly once, as it is applied exactly once to the weights.
+to those, exactly once, as it is applied exactly once to the weights. So it does with the scale of the loss (float16).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from shoal.hook.engine import AbstractEngine, StepShape
-from shoal.hook.shard_state import Added, ShardState, parameters_of
+from shoal.hook.shard_state import OF_SCALE, OF_SCALED, Added, ShardState, parameters_of
 from shoal.store.shards import cut
 from shoal.store.tensors import ArrayShape, ShardShapes
 from shoal.strategies.schema import Array
@@ -58,6 +58,7 @@ class StoreLayout:
             *(Added(name, "int64", (), True) for name in ("samples", "epochs", "updates")),
         ]
         self._added = [] if synchronous else added
+        self._scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         self._states, self._metrics = second - first, third - second
         self._sizes = {parameter.name: parameter.size for parameter in self._parameters}
         self.shapes = [self._shapes_of(shard.number) for shard in self.shards]
@@ -70,7 +71,9 @@ class StoreLayout:
         """For a server."""
         added = self._added if shard == 0 else ()
         jit_compile = self._engine.model.jit_compile
-        return ShardState(self.shards[shard], self._parameters, self._trainable, self._optimizer, added, jit_compile)
+        return ShardState(
+            self.shards[shard], self._parameters, self._trainable, self._optimizer, added, shard == 0, jit_compile
+        )
 
     def initial(self) -> list[Sequence[Array]]:
         """The model's own values, as if they had been pulled; copies."""
@@ -84,12 +87,11 @@ class StoreLayout:
             for shard in self.shards
         ]
         states = [self._engine.read(self._engine.variables.states[i]).reshape(-1) for i in self._shape.changed]
-        if not self._added:
-            return weights
         weights[0] = [
             *weights[0],
-            *(state.astype(about.dtype) for state, about in zip(states, self._added[: self._states], strict=True)),
+            *(state.astype(about.dtype) for state, about in zip(states, self._added[: self._states], strict=False)),
             *(np.zeros(_size(about), about.dtype) for about in self._added[self._states :]),
+            *([np.full(1, self._engine.loss_scale, np.float32)] if self._scaled else ()),
         ]
         return weights
 
@@ -105,9 +107,13 @@ class StoreLayout:
                     whole.setdefault(range.parameter, np.empty(size, array.dtype))[range.start : range.stop] = array
         return [_readable(whole[p.name]).reshape(p.shape) for p in self._parameters]
 
+    def loss_scale(self, weights: Sequence[Sequence[Array]]) -> float | None:
+        """That was pulled; None where the loss is not scaled, or always by the same."""
+        return float(weights[0][-1][0]) if self._scaled else None
+
     def unpack(self, weights: Sequence[Sequence[Array]]) -> Pulled:
         """What was pulled, shard by shard, in the model's order and shapes."""
-        added = weights[0][len(self.shards[0].ranges) :]
+        added = weights[0][len(self.shards[0].ranges) :][: len(self._added)]
         shaped = [array.reshape(about.shape) for array, about in zip(added, self._added, strict=True)]
         second, third = self._states, self._states + self._metrics
         samples, epochs, updates = (int(array) for array in shaped[-3:])
@@ -120,10 +126,28 @@ class StoreLayout:
             epochs // updates - 1 if updates else -1,
         )
 
-    def pack_gradients(self, gradients: Sequence[Array]) -> list[list[Array]]:
-        """What is pushed of gradients, shard by shard, where they lie."""
+    def pack_gradients(self, gradients: Sequence[Array], counts: bool = True) -> list[list[Array]]:
+        """What is pushed of gradients, shard by shard, where they lie. `counts`: what `count` said of them."""
+        return [parts + self._about(counts) for parts in self._by_shard(gradients)]
+
+    def count(self, gradients: Sequence[Array]) -> bool:
+        """Whether they change the weights: they do not if the loss was scaled too much for float16."""
+        if not self._scaled:
+            return True
+        kinds = (np.dtype(parameter.dtype) for parameter in self._parameters)
+        with np.errstate(over="ignore"):
+            return all(
+                bool(np.isfinite(gradient.astype(kind, copy=False)).all())
+                for gradient, kind in zip(gradients, kinds, strict=True)
+            )
+
+    def _by_shard(self, gradients: Sequence[Array]) -> list[list[Array]]:
         flat = {p.name: np.ascontiguousarray(g).reshape(-1) for p, g in zip(self._parameters, gradients, strict=True)}
         return [[flat[range.parameter][range.start : range.stop] for range in shard.ranges] for shard in self.shards]
+
+    def _about(self, counts: bool) -> list[Array]:
+        """What every shard must know of gradients whose loss was scaled."""
+        return [np.array([self._engine.loss_scale, counts], np.float32)] if self._scaled else []
 
     def pack(
         self,
@@ -138,15 +162,15 @@ class StoreLayout:
         `before`: the states that it began with; `size`: its samples. `copy`: the arrays do not last.
         """
         gradients, states, metrics, extras = self._shape.split(arrays)
-        parcels = self.pack_gradients(gradients)
+        parcels, about = self._by_shard(gradients), self._about(self.count(gradients))
         if copy:
             parcels = [[np.array(part) for part in parcel] for parcel in parcels]
         changes = [new - old.reshape(new.shape) for new, old in zip(states, before, strict=True)]
         sums = [np.asarray(extras[name], np.float64) * size for name in self._shape.extras]
         added = [*changes, *metrics, *sums, size, epoch + 1, 1]
-        kinds = self.shapes[0].gradients[len(self.shards[0].ranges) :]
+        kinds = self.shapes[0].gradients[len(self.shards[0].ranges) :][: len(added)]
         parcels[0] += [np.array(value, kind.dtype).reshape(-1) for value, kind in zip(added, kinds, strict=True)]
-        return parcels
+        return [parcel + about for parcel in parcels]
 
     def _named(self) -> list[tuple[Any, Any]]:
         return list(zip(self._parameters, self._trainable, strict=True))
@@ -156,8 +180,12 @@ class StoreLayout:
         ranges = self.shards[number].ranges
         held = [(kinds[range.parameter], range.stop - range.start) for range in ranges]
         held += [(about.dtype, _size(about)) for about in (self._added if number == 0 else ())]
-        weights = tuple(ArrayShape(dtype, size) for dtype, size in held)
-        return ShardShapes(weights, tuple(ArrayShape(_of_update(dtype), size) for dtype, size in held))
+        weights = [ArrayShape(dtype, size) for dtype, size in held]
+        updates = [ArrayShape(_of_update(dtype), size) for dtype, size in held]
+        if self._scaled:
+            weights += [ArrayShape("float32", *OF_SCALE.shape)] if number == 0 else []
+            updates.append(ArrayShape("float32", *OF_SCALED.shape))
+        return ShardShapes(tuple(weights), tuple(updates))
 
 
 def _size(added: Added) -> int:

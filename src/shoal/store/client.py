@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from shoal.cluster.member import Seat
-from shoal.store.batches import Batch
+from shoal.store.batches import AVERAGES, END, Batch
 from shoal.store.delivery import Delivery
 from shoal.store.letters import (
     FROM_DIRECTOR,
@@ -39,7 +39,6 @@ from shoal.wire.keys import RunKey
 from shoal.wire.messages import Message
 
 _LOOK_AGAIN = 1.0  # seconds
-_END = -1  # the place of the batch that stands for the end of an epoch: weights are pulled for it, nothing is pushed
 
 Weights = list[Sequence[Array]]  # of every shard
 
@@ -158,12 +157,16 @@ class Client:
         """The newest view that was heard of."""
         return self._placement.number if self._placement is not None else 0
 
-    def pull(self, epoch: int, view: int) -> Weights:
+    def pull(self, epoch: int, view: int, place: int = END) -> Weights:
         """For synchronous training: the weights as they are in this view, or a later one."""
-        self._do(partial(self._begin, Batch(epoch, _END), None, view))
+        self._do(partial(self._begin, Batch(epoch, place), None, view))
         self._await(lambda: bool(self._ready))
         with self._changed:
             return self._ready.popleft().weights
+
+    def pull_averages(self, epoch: int) -> Weights:
+        """After the last update: the weights as the optimizer leaves them to the model. Nothing else may go on."""
+        return self.pull(epoch, self.view, AVERAGES)
 
     def _await(self, is_so: Callable[[], bool]) -> None:
         with self._changed:
@@ -275,7 +278,7 @@ class Client:
             case EpochOver(call, epoch) if call == self._call and epoch > self._ended:
                 self._ended = epoch
                 assert self._placement is not None
-                self._begin(Batch(epoch, _END), None, self._placement.number)
+                self._begin(Batch(epoch, END), None, self._placement.number)
 
     def _take(self, placement: Placement, here: bool, addresses: dict[str, str]) -> None:
         self._placement = placement
@@ -283,7 +286,7 @@ class Client:
         self._links.dial({id: addresses[id] for id in sorted(primaries) if id in addresses})
         if not here:
             self._here = False
-            self._slots = {batch: slot for batch, slot in self._slots.items() if batch.place == _END}
+            self._slots = {batch: slot for batch, slot in self._slots.items() if batch.place < 0}
             if self._ahead:
                 self._seat.ready(self._call)  # it may come back
         elif not self._here:
@@ -357,7 +360,7 @@ class Client:
         batch = slot.update.batch
         weights = [slot.weights[shard] for shard in range(len(self._shapes))]
         with self._changed:
-            if batch.place == _END:
+            if batch.place < 0:
                 del self._slots[batch]
                 self._ready.append(EpochEnd(batch.epoch, weights))
             else:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from shoal.cluster.member import Seat
+from shoal.store.batches import AVERAGES
 from shoal.store.ledger import Ledger
 from shoal.store.letters import FROM_DIRECTOR, TO_DIRECTOR, Closed, Placed, Serve
 from shoal.store.links import Heard, Linked, Links
@@ -175,7 +176,7 @@ class Server:
             case Tell(to, message, beside):
                 self._links.post(to, message, beside if isinstance(beside, list) else ())
             case Give(to, message):
-                given = self._of(message.shard).weights() if isinstance(message, Pulled) else self._state(message.shard)
+                given = self._pulled(message) if isinstance(message, Pulled) else self._state(message.shard)
                 self._links.post(to, message, given, lasting=False)  # the next update changes them
             case Report(message):
                 self._seat.write(TO_DIRECTOR.encode(message))
@@ -193,6 +194,10 @@ class Server:
                 self._lacking[replica.shard] = _Lack(replica.shard, replica.view)
             case Drop():
                 self.tensors.pop(replica.shard, None)
+
+    def _pulled(self, pulled: Pulled) -> Sequence[Array]:
+        tensors = self._of(pulled.shard)
+        return tensors.averages() if pulled.batch.place == AVERAGES else tensors.weights()
 
     def _state(self, shard: int) -> Sequence[Array]:
         return self._of(shard).state()

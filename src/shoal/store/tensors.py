@@ -65,6 +65,9 @@ class Tensors(Protocol):
 
     def weights(self) -> Sequence[Array]: ...
 
+    def averages(self) -> Sequence[Array]:
+        """What the weights become after the last update. Changes nothing."""
+
     def set_weights(self, weights: Sequence[Array]) -> None: ...
 
     def state(self) -> Sequence[Array]: ...
