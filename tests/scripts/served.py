@@ -89,6 +89,8 @@ def digest(model: keras.Model) -> str:
 class Before(keras.callbacks.Callback):
     """The weights before they become averages."""
 
+    weights = ""  # on a server, where no callback is called
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.weights = digest(self.model)
 
