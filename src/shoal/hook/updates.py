@@ -61,6 +61,9 @@ class OwnUpdates(AbstractUpdates):
         optimizer = self._model.optimizer
         if isinstance(optimizer, keras.optimizers.Optimizer):
             optimizer.finalize_variable_values(self._model.trainable_weights)
+        if keeps_averages(optimizer):  # on JAX weights lie where their averages lie now: no update could use both up
+            trainable = self._engine.variables.trainable
+            self._engine.write(trainable, [self._engine.read(variable) for variable in trainable])
 
     def close(self) -> None:
         pass
