@@ -185,7 +185,7 @@ class StoreLayout:
         if self._scaled:
             weights += [ArrayShape("float32", *OF_SCALE.shape)] if number == 0 else []
             updates.append(ArrayShape("float32", *OF_SCALED.shape))
-        return ShardShapes(tuple(weights), tuple(updates))
+        return ShardShapes(tuple(weights), tuple(updates), len(updates) - len(ranges))
 
 
 def _size(added: Added) -> int:

@@ -16,6 +16,7 @@ from functools import partial
 
 from shoal.cluster.member import Seat
 from shoal.store.batches import AVERAGES, END, Batch
+from shoal.store.codec import AbstractCodec, Encoder
 from shoal.store.delivery import Delivery
 from shoal.store.letters import (
     FROM_DIRECTOR,
@@ -81,6 +82,7 @@ class Client:
         shapes: Sequence[ShardShapes],
         initial: Weights | None,
         ahead: int,
+        codec: AbstractCodec | None = None,
     ) -> None:
         """`initial`: for a server that has nothing to begin with; None if this worker has come late, and does not know.
 
@@ -95,6 +97,7 @@ class Client:
         if initial is not None:
             self._newest = [(0, weights) for weights in initial]
         self._ahead = ahead
+        self._encoder = Encoder(codec, shapes) if codec is not None else None
         self._placement: Placement | None = None
         self._here = False
         self._turn = 0
@@ -135,7 +138,7 @@ class Client:
         def computed() -> None:
             slot = self._slots.get(batch)
             if slot is not None:
-                slot.gradients = gradients
+                slot.gradients = [self._encoded(*parcel) for parcel in enumerate(gradients)]
                 self._act(slot, slot.update.computed(rate))
 
         self._do(computed)
@@ -145,9 +148,13 @@ class Client:
         delivery = Delivery(batch, self._me, parcels, rate)
 
         def begin() -> None:
-            self._delivery = (delivery, parcels)
+            before = self._delivery  # perhaps of the same, to other shards
+            known = before[1] if before is not None and before[0].batch == batch else {}
+            new = {shard: self._encoded(shard, parcel) for shard, parcel in parcels.items() if shard not in known}
+            encoded = {**known, **new}
+            self._delivery = (delivery, encoded)
             if self._placement is not None:
-                self._ask(parcels, delivery.take_views(self._placement.views))
+                self._ask(encoded, delivery.take_views(self._placement.views))
 
         self._do(begin)
         self._await(lambda: delivery.is_over)
@@ -302,6 +309,9 @@ class Client:
     def _ask(self, parcels: Mapping[int, Sequence[Array]], asks: Sequence[Ask]) -> None:
         for ask in asks:
             self._links.post(ask.server, ask.message, parcels[ask.message.shard])
+
+    def _encoded(self, shard: int, arrays: Sequence[Array]) -> Sequence[Array]:
+        return arrays if self._encoder is None else self._encoder.encode(shard, arrays)
 
     def _want(self) -> None:
         self._write(Want(self._call, self._turn))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from shoal.cluster.member import Seat
 from shoal.store.batches import AVERAGES
+from shoal.store.codec import AbstractCodec, decode, travelling
 from shoal.store.ledger import Ledger
 from shoal.store.letters import FROM_DIRECTOR, TO_DIRECTOR, Closed, Placed, Serve
 from shoal.store.links import Heard, Linked, Links
@@ -48,6 +49,7 @@ class Server:
         shapes: Sequence[ShardShapes],
         make: Callable[[int], Tensors],
         scales: bool = False,
+        codec: AbstractCodec | None = None,
     ) -> None:
         """`make` makes a shard's tensors from the script's model. `scales`: stale updates count less."""
         self._me = me
@@ -56,6 +58,8 @@ class Server:
         self._shapes = shapes
         self._make = make
         self._scales = scales
+        self._codec = codec
+        self._travelling = [travelling(codec, shape) for shape in shapes]
         self._replicas = [Replica(shard, me) for shard in range(len(shapes))]
         self.tensors: dict[int, Tensors] = {}  # of the shards that it holds
         self._lacking: dict[int, _Lack] = {}
@@ -125,7 +129,7 @@ class Server:
         shapes = self._shapes[message.shard]
         match message:
             case Push() | Order():
-                return shapes.gradients
+                return self._travelling[message.shard]
             case Supply():
                 return shapes.weights
             case Transfer():
@@ -182,6 +186,8 @@ class Server:
                 self._seat.write(TO_DIRECTOR.encode(message))
             case Apply(_, update, staleness, gradients):
                 assert isinstance(gradients, list)
+                if self._codec is not None:
+                    gradients = decode(self._codec, gradients, self._shapes[replica.shard])
                 scale = 1.0 / (1 + staleness) if self._scales else 1.0
                 self._of(replica.shard).apply(update.batch.epoch, gradients, update.rate, scale)
                 self.applied += 1

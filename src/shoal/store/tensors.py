@@ -55,6 +55,7 @@ class ShardShapes(msgspec.Struct, frozen=True):
 
     weights: Shapes  # what a worker pulls, or supplies
     gradients: Shapes  # what a worker pushes
+    exact: int = 0  # how many of the last of these are no gradients, and travel as they are
 
 
 class Tensors(Protocol):
