@@ -84,6 +84,11 @@ def test_a_learning_rate_is_used_from_the_next_update_on_unless_a_schedule_tells
     }
 
 
+def test_a_stale_update_counts_less_with_a_schedule_too(told: Any) -> None:
+    # The second update counts a half, the fourth a quarter.
+    assert told["stale rates"] == {"fixed": [-0.5, -0.75, -1.25, -1.375], "scheduled": [-0.5, -0.75, -1.0, -1.0625]}
+
+
 def test_the_model_and_its_optimizer_stay_as_they_are(told: Any) -> None:
     assert told["model stays"] == {"same": True, "optimizer unbuilt": True}
 

@@ -215,10 +215,10 @@ STATISTIC = Added("moving_mean", "float32", (2,), False)
 class Small:
     """One variable of eight weights, in one shard, and what is added beside it."""
 
-    def __init__(self, optimizer: Any, added: Sequence[Added] = (), tells_scale: bool = False) -> None:
+    def __init__(self, optimizer: Any, added: Sequence[Added] = (), **settings: bool) -> None:
         self.variable = keras.Variable(np.arange(8.0, dtype=np.float32), name="small")
         parameters = parameters_of([self.variable], optimizer)
-        self.state = ShardState(cut(parameters, 1)[0], parameters, [self.variable], optimizer, added, tells_scale)
+        self.state = ShardState(cut(parameters, 1)[0], parameters, [self.variable], optimizer, added, **settings)
 
     def push(self, gradient: float, epoch: int = 0, *added: Any) -> None:
         specs = self.state.specs.gradients[1:]
@@ -346,6 +346,19 @@ def learning_rates() -> dict[str, Any]:
     }
 
 
+def stale_rates() -> dict[str, list[float]]:
+    """The first weight after updates with these factors."""
+    schedule = optimizers.schedules.PiecewiseConstantDecay([1], [0.5, 0.25])
+    stale = {}
+    for name, rate in {"fixed": 0.5, "scheduled": schedule}.items():
+        one = Small(optimizers.LossScaleOptimizer(optimizers.SGD(rate), 1.0), scales=True)
+        stale[name] = []
+        for scale in (1.0, 0.5, 1.0, 0.25):
+            one.state.apply(0, [np.ones(8, np.float32), np.ones(2, np.float32)], scale)
+            stale[name].append(float(one.weights()[0][0]))
+    return stale
+
+
 def model_stays() -> dict[str, bool]:
     model = make_model(optimizers.Adam(1e-2))
     before = [np.array(keras.ops.convert_to_numpy(variable)) for variable in model.variables]
@@ -404,6 +417,7 @@ told = {
     "overflowing": overflowing(),
     "resets": resets(),
     "learning rates": learning_rates(),
+    "stale rates": stale_rates(),
     "model stays": model_stays(),
     "names": names(),
     "needs": needs(),

@@ -27,7 +27,7 @@ def serve(run: Run, prepared: Prepared, servers: Servers, scales: bool, call: in
     server = run.server(
         call,
         layout.shapes,
-        lambda number: kept.pop(layout.shards[number], None) or ShardTensors(layout.make(number)),
+        lambda number: kept.pop(layout.shards[number], None) or ShardTensors(layout.make(number, scales)),
         scales,
     )
     with contextlib.closing(server):
@@ -42,15 +42,9 @@ class ShardTensors:
         self._state = state
 
     def apply(self, epoch: int, gradients: Sequence[Array], rate: float | None, scale: float) -> None:
-        state = self._state
         if rate is not None:
-            state.learning_rate = rate
-        own = state.learning_rate
-        if scale != 1.0 and own is not None:
-            state.learning_rate = own * scale
-        state.apply(epoch, gradients)
-        if scale != 1.0:
-            state.learning_rate = own
+            self._state.learning_rate = rate
+        self._state.apply(epoch, gradients, scale)
 
     def weights(self) -> Sequence[Array]:
         return self._state.weights()

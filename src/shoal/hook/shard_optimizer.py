@@ -54,6 +54,31 @@ def needs_of(optimizer: Any) -> Needs:
     return Needs.WHOLE if kind in _BY_TENSOR or optimizer.clipnorm else Needs.SLICES
 
 
+def make_scalable(optimizer: Any) -> Any:
+    """The variable that scales this optimizer's learning rate: the rate itself, or a new one beside a schedule."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    rate = getattr(inner, "_learning_rate", None)
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        factor = inner.add_variable((), initializer="ones", dtype="float32", name="factor")
+        inner._learning_rate = _Scaled(rate, factor)
+        return factor
+    return rate if isinstance(rate, keras.Variable) else None
+
+
+class _Scaled(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+    """A schedule, and a factor that is one of the optimizer's variables."""
+
+    def __init__(self, schedule: Any, factor: Any) -> None:
+        self._schedule = schedule
+        self._factor = factor
+
+    def __call__(self, step: Any) -> Any:
+        return self._schedule(step) * self._factor
+
+    def get_config(self) -> dict[str, Any]:
+        raise NotImplementedError("a shard's own optimizer is never saved")
+
+
 def loss_scale_of(optimizer: Any) -> float | None:
     """By which the next loss is to be multiplied; None if it is not scaled, or always by the same."""
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):

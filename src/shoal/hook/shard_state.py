@@ -13,9 +13,10 @@ Replicas of a shard that apply the same updates in the same order hold the same 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -25,7 +26,7 @@ import numpy as np
 from shoal.collectives.arrays import ArraySpec, specs
 from shoal.errors import Diverged
 from shoal.hook.shard_engine import shard_engine
-from shoal.hook.shard_optimizer import hold, make_optimizer, needs_of
+from shoal.hook.shard_optimizer import hold, make_optimizer, make_scalable, needs_of
 from shoal.store.shards import Needs, Parameter, Shard
 from shoal.strategies.schema import Array
 
@@ -83,12 +84,14 @@ class ShardState:
         optimizer: Any,
         added: Sequence[Added] = (),
         tells_scale: bool = False,
+        scales: bool = False,  # whether updates may come with a factor for their learning rate
         jit_compile: bool | None = None,  # as the model's; None: as Keras chooses where there is no GPU
     ) -> None:
         named = {p.name: (p, variable) for p, variable in zip(parameters, trainable, strict=True)}
         held = [hold(range, *named[range.parameter]) for range in shard.ranges]
         self._variables = [variable.own for variable in held]
         self._optimizer = make_optimizer(optimizer, held)
+        self._factor = make_scalable(self._optimizer) if scales else None
         self._engine = shard_engine(self._variables, self._optimizer, jit_compile)
         rate = getattr(self._optimizer, "learning_rate", None)
         self._rate = rate if isinstance(rate, keras.Variable) else None  # else a schedule's
@@ -113,24 +116,36 @@ class ShardState:
             if value != self._engine.read(self._rate):
                 self._engine.write([self._rate], [value])
 
-    def apply(self, epoch: int, arrays: Sequence[Array]) -> None:
+    def apply(self, epoch: int, arrays: Sequence[Array], scale: float = 1.0) -> None:
         """One update: gradients, then what is added. Reads the arrays in place, and no longer when it returns.
 
-        The first update of an epoch resets what resets. To that, a late update of an epoch before adds nothing.
+        The first update of an epoch resets what resets. To that, a late update of an epoch before adds nothing. `scale`
+        scales the learning rate of this update.
         """
         _check("an update", arrays, self.specs.gradients)
         first = len(self._variables)
         second = first + len(self._sums)
-        if self._scaled:
-            self._update_scaled(arrays[:first], *arrays[second])
-        else:
-            self._engine.update(arrays[:first])
+        with self._rate_times(scale):
+            if self._scaled:
+                self._update_scaled(arrays[:first], *arrays[second])
+            else:
+                self._engine.update(arrays[:first])
         for added, total, change in zip(self._added, self._sums, arrays[first:second], strict=True):
             if added.resets and epoch > self._epoch:
                 total[:] = 0
             if not added.resets or epoch >= self._epoch:
                 total += change
         self._epoch = max(epoch, self._epoch)
+
+    @contextlib.contextmanager
+    def _rate_times(self, scale: float) -> Iterator[None]:
+        if scale == 1.0 or self._factor is None:
+            yield
+            return
+        own = np.array(self._engine.read(self._factor))
+        self._engine.write([self._factor], [own * own.dtype.type(scale)])
+        yield
+        self._engine.write([self._factor], [own])
 
     def _update_scaled(self, gradients: Sequence[Array], scale: np.float32, finite: np.float32) -> None:
         """The optimizer divides by the scale that the gradients have, which stale ones may have from before a change.

@@ -67,12 +67,19 @@ class StoreLayout:
     def sizes(self) -> tuple[int, ...]:
         return tuple(shard.bytes for shard in self.shards)
 
-    def make(self, shard: int) -> ShardState:
-        """For a server."""
+    def make(self, shard: int, scales: bool = False) -> ShardState:
+        """For a server. `scales`: stale updates count less."""
         added = self._added if shard == 0 else ()
         jit_compile = self._engine.model.jit_compile
         return ShardState(
-            self.shards[shard], self._parameters, self._trainable, self._optimizer, added, shard == 0, jit_compile
+            self.shards[shard],
+            self._parameters,
+            self._trainable,
+            self._optimizer,
+            added,
+            shard == 0,
+            scales,
+            jit_compile,
         )
 
     def initial(self) -> list[Sequence[Array]]:
