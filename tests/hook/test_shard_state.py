@@ -113,6 +113,7 @@ EXPECTED = {
     "other count": r"Diverged: the state for this shard has 3 arrays instead of 4",
     "other shape": r"Diverged: array 0 of the state for this shard is float32\[9\] instead of float32\[8\]",
     "other type": r"Diverged: array 0 of an update for this shard is float64\[8\] instead of float32\[8\]",
+    "swapped": r"CannotDistribute: SwapEMAWeights .* on the servers.*Leave it out.*ema_overwrite_frequency",
     "untouched": "True",
 }
 

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -17,6 +18,7 @@ from shoal.errors import ShoalError
 from shoal.hook.engines import engine_for
 from shoal.hook.shard_optimizer import needs_of
 from shoal.hook.shard_state import Added, ShardState, parameters_of
+from shoal.hook.updates import refuse_unless_served
 from shoal.store.shards import cut
 
 Arrays = list[np.ndarray]
@@ -397,12 +399,14 @@ def refusal(act: Callable[[], Any]) -> str:
 
 def refusals() -> dict[str, str]:
     small = Small(optimizers.SGD(0.1))
+    swapping = [keras.callbacks.TerminateOnNaN(), keras.callbacks.SwapEMAWeights()]
     return {
         "unspeakable": refusal(lambda: Small(Unspeakable(teacher=object(), learning_rate=0.1))),
         "forgetful": refusal(lambda: Small(Forgetful(strength=2.0))),
         "other count": refusal(lambda: small.state.load(small.everything()[:-1])),
         "other shape": refusal(lambda: small.state.load([np.zeros(9, np.float32), *small.everything()[1:]])),
         "other type": refusal(lambda: small.state.apply(0, [np.zeros(8, np.float64)])),
+        "swapped": refusal(lambda: refuse_unless_served(SimpleNamespace(saving=None), optimizers.SGD(), swapping)),
         "untouched": str(same(small.weights(), Small(optimizers.SGD(0.1)).weights())),
     }
 
