@@ -226,6 +226,6 @@ def _refuse_unless_possible(run: Run, prepared: Prepared, arguments: FitArgument
         raise CannotDistribute(
             "with parameter servers every worker asks for batches by their number, which a stream (a generator, a "
             "tf.data.Dataset) can't give. Use arrays, a keras.utils.PyDataset or a map-style torch DataLoader, or "
-            "--strategy allreduce."
+            "--staleness 0, or --strategy allreduce."
         )
     refuse_unless_served(run, optimizer, arguments.callbacks)
