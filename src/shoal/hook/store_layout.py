@@ -133,11 +133,11 @@ class StoreLayout:
             epochs // updates - 1 if updates else -1,
         )
 
-    def pack_gradients(self, gradients: Sequence[Array], counts: bool = True) -> list[list[Array]]:
-        """What is pushed of gradients, shard by shard, where they lie. `counts`: what `count` said of them."""
+    def pack_gradients(self, gradients: Sequence[Array], counts: bool) -> list[list[Array]]:
+        """What is pushed of gradients, shard by shard, where they lie. `counts`: as the method says."""
         return [parts + self._about(counts) for parts in self._by_shard(gradients)]
 
-    def count(self, gradients: Sequence[Array]) -> bool:
+    def counts(self, gradients: Sequence[Array]) -> bool:
         """Whether they change the weights: they do not if the loss was scaled too much for float16."""
         if not self._scaled:
             return True
@@ -169,7 +169,7 @@ class StoreLayout:
         `before`: the states that it began with; `size`: its samples. `copy`: the arrays do not last.
         """
         gradients, states, metrics, extras = self._shape.split(arrays)
-        parcels, about = self._by_shard(gradients), self._about(self.count(gradients))
+        parcels, about = self._by_shard(gradients), self._about(self.counts(gradients))
         if copy:
             parcels = [[np.array(part) for part in parcel] for parcel in parcels]
         changes = [new - old.reshape(new.shape) for new, old in zip(states, before, strict=True)]

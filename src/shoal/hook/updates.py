@@ -95,7 +95,7 @@ class ServedUpdates(AbstractUpdates):
         self._client.open(Open(self._call, layout.sizes, epoch, steps or 1, 0, servers.replicas, 1))
 
     def apply(self, epoch: int, step: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
-        counts = self._layout.count(gradients)
+        counts = self._layout.counts(gradients)
         parcels = self._layout.pack_gradients(gradients, counts)
         rate = rate_of(self._optimizer)
 
