@@ -163,6 +163,9 @@ class Toy:
     def weights(self) -> Sequence[Array]:
         return self._values
 
+    def averages(self) -> Sequence[Array]:
+        return self.weights()
+
     def set_weights(self, weights: Sequence[Array]) -> None:
         for value, weight in zip(self._values, weights, strict=True):
             value[:] = weight

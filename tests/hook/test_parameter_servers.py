@@ -28,10 +28,13 @@ def trained(trainings: Trainings, name: str, backend: str, options: str, *argume
 def test_synchronous_training_has_the_bits_of_all_reduce_with_any_number_of_servers(
     trainings: Trainings, backend: str
 ) -> None:
-    (expected, *_), _ = trained(trainings, "all", backend, "-n 2 --pieces 4", 2)
+    """Of a second model too, in float16 with overflows, whose weights become averages, from a stream."""
+    (expected, *_), _ = trained(trainings, "all", backend, "-n 2 --pieces 4", 2, "--averaged", "stream")
+    assert 0 < expected["averaged"]["iterations"] < 3 * 13
+    assert expected["averaged"]["weights"] != expected["averaged"]["before"]
     for servers, workers in ((1, 2), (2, 1), (3, 2)):
         options = f"-n {workers} --pieces 4 --strategy ps --servers {servers} --staleness 0"
-        found, _ = trained(trainings, f"served{servers}", backend, options, 2)
+        found, _ = trained(trainings, f"served{servers}", backend, options, 2, "--averaged", "stream")
         assert len(found) == workers
         assert all(one == expected for one in found), servers
 
@@ -42,15 +45,20 @@ def test_every_sample_counts_once_in_every_epoch_and_no_update_is_too_stale(
     trainings: Trainings, backend: str, bound: str
 ) -> None:
     options = f"-n 2 --strategy ps --servers 2 --staleness {bound}"
-    found, said = trained(trainings, "stale", backend, options, 3, "--pause", 0.01, "--fits", 2)
+    found, said = trained(trainings, "stale", backend, options, 3, "--pause", 0.01, "--averaged", "arrays", "--fits", 2)
     assert len(found) == 2
     assert found[0] == found[1]
     for history in found[0]["history"]:
         assert history["ledger"] == [EVERY_SAMPLE_ONCE] * 3
         assert history["loss"][-1] < history["loss"][0]
     assert found[0]["history"][1]["loss"][0] < found[0]["history"][0]["loss"][0]  # it goes on where the first fit ended
+    averaged = found[0]["averaged"]  # in float16: updates that overflow count too, and change nothing
+    first, second = averaged["history"]
+    assert first["ledger"] + second["ledger"] == [EVERY_SAMPLE_ONCE] * 3
+    assert second["loss"][0] < first["loss"][0]
+    assert averaged["weights"] != averaged["before"]
     observed = OBSERVED.findall(said)
-    assert [int(updates) for updates, *_ in observed] == [3 * 13] * 2
+    assert [int(updates) for updates, *_ in observed] == [3 * 13, 3 * 13, 2 * 13, 13]
     assert all(int(most) > 0 for _, _, most, _ in observed)  # they did not take turns
     assert bound == "inf" or all(int(most) <= int(bound) for _, _, most, _ in observed)
 

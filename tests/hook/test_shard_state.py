@@ -48,6 +48,20 @@ def test_new_weights_leave_the_optimizer_as_it_is(told: Any) -> None:
     assert told["set weights"] == {"weights": True, "sums": True, "optimizer stays": True, "goes on": True}
 
 
+def test_averages_are_told_and_nothing_changes(told: Any) -> None:
+    assert told["averages"] == {"none yet": True, "averages": True, "same": True}
+
+
+def test_an_overflow_changes_the_scale_alone_and_one_scale_is_lowered_once(told: Any) -> None:
+    assert told["overflowing"] == {
+        "8": [[-1, 8], [-2, 4], [-7, 2]],  # applied with the scale that it was computed with
+        "8 over": [[-1, 4], [-1, 4]],
+        "4": [[-3, 4], [-4, 4], [-5, 8], [-6, 8]],  # every fourth that is finite doubles it
+        "4 over": [[-6, 2]],
+        "set": [[-7, 0.5]],
+    }
+
+
 def test_metrics_reset_with_the_epoch_and_statistics_do_not(told: Any) -> None:
     # Of the epochs 0, 0, 1, 0 (late), 1 and 3: metrics, then a statistic.
     assert [(total, count) for total, count, _ in told["resets"]] == [
@@ -70,6 +84,11 @@ def test_a_learning_rate_is_used_from_the_next_update_on_unless_a_schedule_tells
     }
 
 
+def test_a_stale_update_counts_less_with_a_schedule_too(told: Any) -> None:
+    # The second update counts a half, the fourth a quarter.
+    assert told["stale rates"] == {"fixed": [-0.5, -0.75, -1.25, -1.375], "scheduled": [-0.5, -0.75, -1.0, -1.0625]}
+
+
 def test_the_model_and_its_optimizer_stay_as_they_are(told: Any) -> None:
     assert told["model stays"] == {"same": True, "optimizer unbuilt": True}
 
@@ -81,7 +100,7 @@ def test_parameters_have_names_of_their_own(told: Any) -> None:
 def test_what_an_optimizer_must_see_at_once_is_known_or_everything(told: Any) -> None:
     found = told["needs"]
     whole = {"lamb", "muon", "adafactor", "clipnorm"}
-    together = {"global_clipnorm", "loss scale", "own"}
+    together = {"global_clipnorm", "own"}
     assert {name for name, need in found.items() if need == "whole"} == whole
     assert {name for name, need in found.items() if need == "together"} == together
     assert {need for name, need in found.items() if name not in whole | together} == {"slices"}
@@ -94,6 +113,7 @@ EXPECTED = {
     "other count": r"Diverged: the state for this shard has 3 arrays instead of 4",
     "other shape": r"Diverged: array 0 of the state for this shard is float32\[9\] instead of float32\[8\]",
     "other type": r"Diverged: array 0 of an update for this shard is float64\[8\] instead of float32\[8\]",
+    "swapped": r"CannotDistribute: SwapEMAWeights .* on the servers.*Leave it out.*ema_overwrite_frequency",
     "untouched": "True",
 }
 

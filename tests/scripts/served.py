@@ -1,6 +1,9 @@
 """Trains a model whose metrics show which samples have counted; every worker writes what it knows.
 
-served.py FOLDER EPOCHS [--pause SECONDS] [--until FILE] [--fits N] [--scope STALENESS]
+served.py FOLDER EPOCHS [--pause SECONDS] [--until FILE] [--fits N] [--scope STALENESS] [--averaged arrays|stream]
+
+`--averaged`: trains another one after it, in float16 with a loss that is scaled too much at first, and with averages of
+the weights.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,7 @@ options.add_argument("--pause", type=float, default=0.0)
 options.add_argument("--until", type=Path)
 options.add_argument("--fits", type=int, default=1)
 options.add_argument("--scope", type=float)
+options.add_argument("--averaged", choices=("arrays", "stream"))
 given = options.parse_args()
 
 
@@ -60,13 +65,8 @@ class Pace(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-keras.utils.set_random_seed(5)
-random = np.random.default_rng(5)
-x = random.normal(size=(SAMPLES, 8, 8, 1)).astype("float32")
-y = np.stack([random.integers(0, models.CLASSES, SAMPLES), random.permutation(SAMPLES)], axis=1)
-scope = shoal.ParameterServer(staleness=given.scope).scope() if given.scope is not None else contextlib.nullcontext()
-with scope:
-    model = keras.Sequential(
+def make_model() -> keras.Model:
+    return keras.Sequential(
         [
             keras.layers.Input((8, 8, 1)),
             keras.layers.Flatten(),
@@ -77,14 +77,59 @@ with scope:
             keras.layers.Dense(models.CLASSES),
         ]
     )
+
+
+def digest(model: keras.Model) -> str:
+    """Of the weights; not of the optimizer's, which workers do not have."""
+    weights = hashlib.sha256()
+    for variable in model.weights:
+        weights.update(np.ascontiguousarray(keras.ops.convert_to_numpy(variable)).tobytes())
+    return weights.hexdigest()
+
+
+class Before(keras.callbacks.Callback):
+    """The weights before they become averages."""
+
+    weights = ""  # on a server, where no callback is called
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.weights = digest(self.model)
+
+
+def averaged() -> dict[str, Any]:
+    keras.config.set_dtype_policy("mixed_float16")
+    model = make_model()
+    optimizer = keras.optimizers.Adam(0.0002, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=20)
+    model.compile(keras.optimizers.LossScaleOptimizer(optimizer, 2.0**18, 8), loss, metrics=[Ledger()])
+    keras.config.set_dtype_policy("float32")
+    before = Before()
+    if given.averaged == "stream":
+        data = ((x[at : at + 16], y[at : at + 16]) for _ in range(3) for at in range(0, SAMPLES, 16))
+        fit = partial(model.fit, data, steps_per_epoch=13, verbose=0, callbacks=[before])
+    else:
+        fit = partial(model.fit, x, y, batch_size=16, verbose=0, callbacks=[before])
+    return {
+        "history": [fit(epochs=epochs).history for epochs in (2, 1)],
+        "weights": digest(model),
+        "before": before.weights,
+        "iterations": int(optimizer.iterations),
+    }
+
+
+keras.utils.set_random_seed(5)
+random = np.random.default_rng(5)
+x = random.normal(size=(SAMPLES, 8, 8, 1)).astype("float32")
+y = np.stack([random.integers(0, models.CLASSES, SAMPLES), random.permutation(SAMPLES)], axis=1)
+scope = shoal.ParameterServer(staleness=given.scope).scope() if given.scope is not None else contextlib.nullcontext()
+with scope:
+    model = make_model()
     model.compile("adam", loss, metrics=[Ledger()])
 fit = {"batch_size": 16, "epochs": given.epochs, "verbose": 0, "validation_data": (x[:20], y[:20])}
 history = [model.fit(x, y, callbacks=[Pace()], **fit).history for _ in range(given.fits)]
 tested = model.evaluate(x, y, verbose=0)
 predicted = model.predict(x[:10], verbose=0)
-weights = hashlib.sha256()  # without the optimizer's, which workers do not have
-for variable in model.weights:
-    weights.update(np.ascontiguousarray(keras.ops.convert_to_numpy(variable)).tobytes())
-told = {"history": history, "tested": tested, "weights": weights.hexdigest(), "shape": predicted.shape}
+told = {"history": history, "tested": tested, "weights": digest(model), "shape": predicted.shape}
+if given.averaged is not None:
+    told["averaged"] = averaged()
 if shoal.rank() < shoal.size():  # servers run the script too, and know nothing of what was trained
     Path(given.folder, f"{shoal.rank()}.json").write_text(json.dumps(told))

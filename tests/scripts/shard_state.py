@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -19,6 +20,7 @@ from shoal.hook.row_table import RowTable
 from shoal.hook.shard_optimizer import needs_of
 from shoal.hook.shard_state import Added, ShardState, parameters_of
 from shoal.hook.sharded_embedding import ShardedEmbedding
+from shoal.hook.updates import refuse_unless_served
 from shoal.store.rows import Table
 from shoal.store.shards import cut
 
@@ -109,21 +111,27 @@ class Beside:
         return [ShardState(shard, self.parameters, self.trainable, self.model.optimizer) for shard in self.shards]
 
     def update(self, times: int) -> None:
+        """If the loss is scaled, the second one overflows, in one element."""
+        optimizer = self.model.optimizer
         for time in range(times):
             scale = 10.0 ** -self._rng.integers(4)
             gradients = {p.name: (self._rng.normal(size=p.size) * scale).astype("float32") for p in self.parameters}
             place = misaligned if time % 2 else aligned
+            about = []
+            if isinstance(optimizer, optimizers.LossScaleOptimizer):
+                gradients[self.parameters[-1].name][3] = np.inf if time == 1 else 1.0
+                about = [np.array([self._engine.read(optimizer.dynamic_scale), time != 1], np.float32)]
             for shard, state in zip(self.shards, self.states, strict=True):
-                state.apply(0, [place(gradients[r.parameter][r.start : r.stop]) for r in shard.ranges])
+                state.apply(0, [*(place(gradients[r.parameter][r.start : r.stop]) for r in shard.ranges), *about])
             self._engine.apply([aligned(gradient) for gradient in gradients.values()], [])
             self._engine.settle()
 
-    def differing(self) -> tuple[int, float]:
+    def differing(self, weights_of: Callable[[ShardState], Arrays] = ShardState.weights) -> tuple[int, float]:
         """How many weights have other bits, and by how much they differ at most."""
         whole = dict(zip((p.name for p in self.parameters), map(self._engine.read, self.trainable), strict=True))
         count, largest = 0, 0.0
         for shard, state in zip(self.shards, self.states, strict=True):
-            for range, weights in zip(shard.ranges, state.weights(), strict=True):
+            for range, weights in zip(shard.ranges, weights_of(state), strict=True):
                 expected = whole[range.parameter].reshape(-1)[range.start : range.stop].astype(weights.dtype)
                 count += int(np.sum(expected.view(np.uint8) != weights.view(np.uint8)))
                 largest = max(largest, float(np.abs(expected - weights).max()))
@@ -158,7 +166,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "adafactor": lambda: optimizers.Adafactor(1e-2),
     "clipnorm": lambda: optimizers.Adam(1e-2, clipnorm=0.5),
     "global_clipnorm": lambda: optimizers.Adam(1e-2, global_clipnorm=0.5),
-    "loss scale": lambda: optimizers.LossScaleOptimizer(optimizers.SGD(0.1)),
+    "loss scale": lambda: optimizers.LossScaleOptimizer(optimizers.Adam(1e-2, use_ema=True), 4.0, 2),
 }
 MODELS: dict[str, Callable[[], Any]] = {
     **{name: (lambda make=make: make_model(make())) for name, make in OPTIMIZERS.items()},
@@ -168,6 +176,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 if keras.backend.backend() == "tensorflow":
     MODELS["decay by layer"] = decaying_by_layer
 HANDED_ON = ("ema", "adafactor", "loss scale")  # trained with before
+AVERAGING = ("ema", "loss scale")
 
 
 def same_bits() -> Iterator[tuple[str, list[tuple[int, float]]]]:
@@ -180,12 +189,9 @@ def same_bits() -> Iterator[tuple[str, list[tuple[int, float]]]]:
             beside.states = beside.shard()
             beside.update(1)
             counts.append(beside.differing())
-        if name == "ema":
-            for state in beside.states:
-                state.finalize()
+        if name in AVERAGING:
             beside.model.optimizer.finalize_variable_values(beside.trainable)
-            counts.append(beside.differing())
-            beside.states[0].apply(0, [np.zeros(s.shape, s.dtype) for s in beside.states[0].specs.gradients])
+            counts.append(beside.differing(ShardState.averages))
         yield name, counts
 
 
@@ -214,10 +220,10 @@ STATISTIC = Added("moving_mean", "float32", (2,), False)
 class Small:
     """One variable of eight weights, in one shard, and what is added beside it."""
 
-    def __init__(self, optimizer: Any, added: Sequence[Added] = ()) -> None:
+    def __init__(self, optimizer: Any, added: Sequence[Added] = (), **settings: bool) -> None:
         self.variable = keras.Variable(np.arange(8.0, dtype=np.float32), name="small")
         parameters = parameters_of([self.variable], optimizer)
-        self.state = ShardState(cut(parameters, 1)[0], parameters, [self.variable], optimizer, added)
+        self.state = ShardState(cut(parameters, 1)[0], parameters, [self.variable], optimizer, added, **settings)
 
     def push(self, gradient: float, epoch: int = 0, *added: Any) -> None:
         specs = self.state.specs.gradients[1:]
@@ -289,6 +295,34 @@ def set_weights() -> dict[str, bool]:
     }
 
 
+def averages() -> dict[str, bool]:
+    """What the weights would become, without and with an update; and what has changed meanwhile."""
+    small = Small(optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5), [STATISTIC])
+    first = small.state.averages()
+    for _ in range(2):
+        small.push(1.0, 0, 1.0)
+    before = small.everything()
+    second = small.state.averages()
+    return {
+        "none yet": same(first, Small(optimizers.SGD(1.0), [STATISTIC]).weights()),
+        "averages": bool(np.all(second[0] == np.arange(8) - 1.5) and np.all(second[1] == 2.0)),
+        "same": same(before, small.everything()),
+    }
+
+
+def overflowing() -> dict[str, list[tuple[float, float]]]:
+    """The first weight and the scale, after updates with these scales; what overflows is marked."""
+    small = Small(optimizers.LossScaleOptimizer(optimizers.SGD(1.0), 8.0, 4), tells_scale=True)
+    seen = {}
+    for word in ("8", "8 over", "8 over", "8", "4", "4", "4", "4", "4 over", "8"):
+        scale = float(word.split()[0])
+        small.push(np.nan if "over" in word else scale, 0, (scale, "over" not in word))
+        weights, told = small.weights()
+        seen.setdefault(word, []).append((float(weights[0]), float(told[0])))
+    small.state.set_weights([*small.weights()[:1], np.full(1, 0.5, np.float32)])
+    return seen | {"set": [(float(small.weights()[0][0]), float(small.weights()[1][0]))]}
+
+
 def resets() -> list[tuple[float, int, float]]:
     """The sums after updates of these epochs: the fourth is late."""
     small = Small(optimizers.SGD(0.5), [METRIC, COUNTS, STATISTIC])
@@ -315,6 +349,19 @@ def learning_rates() -> dict[str, Any]:
         "scheduled weight": float(scheduled.weights()[0][0]),
         "scheduled told": scheduled.state.learning_rate,
     }
+
+
+def stale_rates() -> dict[str, list[float]]:
+    """The first weight after updates with these factors."""
+    schedule = optimizers.schedules.PiecewiseConstantDecay([1], [0.5, 0.25])
+    stale = {}
+    for name, rate in {"fixed": 0.5, "scheduled": schedule}.items():
+        one = Small(optimizers.LossScaleOptimizer(optimizers.SGD(rate), 1.0), scales=True)
+        stale[name] = []
+        for scale in (1.0, 0.5, 1.0, 0.25):
+            one.state.apply(0, [np.ones(8, np.float32), np.ones(2, np.float32)], scale)
+            stale[name].append(float(one.weights()[0][0]))
+    return stale
 
 
 def model_stays() -> dict[str, bool]:
@@ -399,12 +446,14 @@ def refusal(act: Callable[[], Any]) -> str:
 
 def refusals() -> dict[str, str]:
     small = Small(optimizers.SGD(0.1))
+    swapping = [keras.callbacks.TerminateOnNaN(), keras.callbacks.SwapEMAWeights()]
     return {
         "unspeakable": refusal(lambda: Small(Unspeakable(teacher=object(), learning_rate=0.1))),
         "forgetful": refusal(lambda: Small(Forgetful(strength=2.0))),
         "other count": refusal(lambda: small.state.load(small.everything()[:-1])),
         "other shape": refusal(lambda: small.state.load([np.zeros(9, np.float32), *small.everything()[1:]])),
         "other type": refusal(lambda: small.state.apply(0, [np.zeros(8, np.float64)])),
+        "swapped": refusal(lambda: refuse_unless_served(SimpleNamespace(saving=None), optimizers.SGD(), swapping)),
         "untouched": str(same(small.weights(), Small(optimizers.SGD(0.1)).weights())),
     }
 
@@ -415,8 +464,11 @@ told = {
     "replicas": replicas(),
     "flipped": flipped(),
     "set weights": set_weights(),
+    "averages": averages(),
+    "overflowing": overflowing(),
     "resets": resets(),
     "learning rates": learning_rates(),
+    "stale rates": stale_rates(),
     "model stays": model_stays(),
     "names": names(),
     "needs": needs(),

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from shoal.config import Servers
 from shoal.errors import RunEnded
 from shoal.store.batches import Batch
 from shoal.store.client import Client, EpochEnd, LookUp, Work
+from shoal.store.codec import AbstractCodec
 from shoal.store.director import Director
 from shoal.store.letters import Open
 from shoal.store.rows import Fill, KeptRows, NewRows, Table
@@ -25,10 +27,14 @@ from shoal.store.server import Server
 from shoal.store.tensors import AnyShapes, Array, ArrayShape, RowShapes, Shapes, ShardShapes, Tensors
 from shoal.wire.listener import Listener
 
-DENSE = [ShardShapes((ArrayShape("float32", size),), (ArrayShape("float32", size),)) for size in (5, 3000, 70_000)]
+DENSE = [
+    ShardShapes((ArrayShape("float32", size),), (ArrayShape("float32", size), ArrayShape("int64", 1)), exact=1)
+    for size in (5, 3000, 70_000)
+]
 TABLE = Table("table", 1000, 4, NewRows(Fill.CONSTANT, 3.0), parts=2)
 TABLES = [RowShapes(TABLE.rows_of(part), TABLE.width) for part in range(TABLE.parts)]
 SHAPES: list[AnyShapes] = [*DENSE, *TABLES]  # parts 0 and 1 of the table are shards 3 and 4
+SIZES = (*(shape.weights[0].size * 4 for shape in DENSE), *(shape.rows * 16 for shape in TABLES))
 BATCHES = 12
 EPOCHS = 2
 
@@ -44,10 +50,13 @@ class Sums:
 
     def apply(self, epoch: int, gradients: Sequence[Array], rate: float | None, scale: float) -> None:
         self.values += gradients[0]
-        self.count += 1
+        self.count += gradients[1]
 
     def weights(self, asked: Sequence[Array]) -> Sequence[Array]:
         return [self.values]
+
+    def averages(self) -> Sequence[Array]:
+        return [self.values / 2]
 
     def set_weights(self, weights: Sequence[Array]) -> None:
         self.values[:] = weights[0]
@@ -86,6 +95,9 @@ class Rows:
     def weights(self, asked: Sequence[Array]) -> Sequence[Array]:
         return [self.kept.read(asked[0]).reshape(-1)]
 
+    def averages(self) -> Sequence[Array]:
+        raise AssertionError("tables have none")
+
     def set_weights(self, weights: Sequence[Array]) -> None:
         raise AssertionError("no worker has a table's rows")
 
@@ -110,14 +122,43 @@ def rows_of(batch: Batch) -> dict[int, Array]:
     return {3: np.array([0, 2 + 2 * batch.place]), 4: np.empty(0, np.int64)}
 
 
+class Half(AbstractCodec):
+    """Gradients in half precision: a toy. What that loses comes with the next."""
+
+    def __init__(self) -> None:
+        self.encoded = self.decoded = 0  # shards' parts of updates, by all threads
+
+    def shapes(self, gradients: Shapes) -> Shapes:
+        return tuple(ArrayShape("float16", shape.size) for shape in gradients)
+
+    def encode(self, gradients: Sequence[Array], state: Any) -> tuple[list[Array], Any]:
+        self.encoded += 1
+        wanted = [gradient + lost for gradient, lost in zip(gradients, state or [0.0] * len(gradients), strict=True)]
+        sent = [array.astype(np.float16) for array in wanted]
+        return sent, [array - half for array, half in zip(wanted, sent, strict=True)]
+
+    def decode(self, encoded: Sequence[Array], gradients: Shapes) -> list[Array]:
+        self.decoded += 1
+        return [array.astype(shape.dtype) for array, shape in zip(encoded, gradients, strict=True)]
+
+
 class Store:
     """A run with servers, its processes played by threads."""
 
-    def __init__(self, folder: Path, workers: int, servers: int, replicas: int, bound: int | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        workers: int,
+        servers: int,
+        replicas: int,
+        bound: int | None,
+        codec: AbstractCodec | None = None,
+    ) -> None:
         told = Servers(servers, replicas, bound)
         self.run = Run(folder, workers, least=1, servers=told, open_department=partial(Director, 10.0))
         self.folder = folder
         self.bound = bound
+        self.codec = codec
         self.replicas = replicas
         self.servers: dict[str, Server] = {}
         self.tensors: dict[tuple[str, int], Tensors] = {}
@@ -134,6 +175,9 @@ class Store:
 
     def start_worker(self, number: int, at_batch: Callable[[Work], None] = lambda work: None) -> None:
         self._start(partial(self._work, number, at_batch))
+
+    def initial(self) -> list[Sequence[Array]]:
+        return [[np.full(shape.weights[0].size, 7.0, np.float32)] for shape in DENSE]
 
     def kill_server(self, id: str) -> None:
         """As the system would: its connections close, and nothing more is done."""
@@ -174,7 +218,7 @@ class Store:
             made = Sums(shard) if shard < len(DENSE) else Rows(shard - len(DENSE))
             return self.tensors.setdefault((id, shard), made)
 
-        server = self.servers[id] = Server(id, 0, seat, listener, self.run.key, SHAPES, make)
+        server = self.servers[id] = Server(id, 0, seat, listener, self.run.key, SHAPES, make, codec=self.codec)
         try:
             with contextlib.suppress(RunEnded):
                 server.serve()
@@ -185,10 +229,8 @@ class Store:
     def _work(self, number: int, at_batch: Callable[[Work], None]) -> None:
         id = f"worker-{number}"
         seat = self.run.join(number)
-        initial = [[np.full(shape.weights[0].size, 7.0, np.float32)] for shape in DENSE]
-        client = Client(id, 0, seat, self.run.key, SHAPES, initial, 2)
-        sizes = (*(shape.weights[0].size * 4 for shape in DENSE), *(shape.rows * 16 for shape in TABLES))
-        client.open(Open(0, sizes, 0, BATCHES, self.bound, self.replicas, 2, tables=(3, 4)))
+        client = Client(id, 0, seat, self.run.key, SHAPES, self.initial(), 2, self.codec)
+        client.open(Open(0, SIZES, 0, BATCHES, self.bound, self.replicas, 2, tables=(3, 4)))
         for epoch in range(EPOCHS):
             if epoch:
                 client.go_on(epoch, BATCHES)
@@ -198,7 +240,8 @@ class Store:
                     continue
                 at_batch(todo)
                 self.computed.append((id, todo.batch.epoch, todo.batch.place))
-                dense = [[np.ones(shape.gradients[0].size, np.float32)] for shape in DENSE]
+                count = np.ones(1, np.int64)
+                dense = [[np.ones(shape.gradients[0].size, np.float32), count] for shape in DENSE]
                 asked = rows_of(todo.batch)
                 pushed = [[asked[shard], np.ones(asked[shard].size * TABLE.width, np.float32)] for shard in (3, 4)]
                 client.push(todo.batch, [*dense, *pushed], None)
@@ -216,8 +259,10 @@ class Store:
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Store]]:
     with contextlib.ExitStack() as stack:
 
-        def start(workers: int, servers: int, replicas: int, bound: int | None = None) -> Store:
-            store = Store(tmp_path_factory.mktemp("s"), workers, servers, replicas, bound)
+        def start(
+            workers: int, servers: int, replicas: int, bound: int | None = None, codec: AbstractCodec | None = None
+        ) -> Store:
+            store = Store(tmp_path_factory.mktemp("s"), workers, servers, replicas, bound, codec)
             stack.callback(store.run.close)
             stack.callback(store.wait)
             for number in range(servers):
@@ -272,3 +317,39 @@ def test_a_server_is_lost_and_its_backup_goes_on_with_everything(start):
     store.start_worker(1)
     is_exact(store)
     assert killed.is_set()
+
+
+def test_gradients_travel_in_a_codecs_form_and_every_replica_decodes_them(start):
+    codec = Half()
+    store = start(2, 2, 2, codec=codec)
+    for number in range(2):
+        store.start_worker(number)
+    is_exact(store)
+    assert codec.encoded >= len(DENSE) * BATCHES * EPOCHS
+    assert codec.decoded >= 2 * len(DENSE) * BATCHES * EPOCHS
+
+
+def test_an_update_that_is_delivered_again_is_encoded_once(start):
+    """As when a step is redone because a worker was lost: what was left out must not be left out twice."""
+    codec = Half()
+    store = start(1, 1, 1, bound=0, codec=codec)
+    pulled: list[Array] = []
+
+    def work() -> None:
+        seat = store.run.join(0)
+        client = Client("worker-0", 0, seat, store.run.key, SHAPES, store.initial(), 0, codec)
+        client.open(Open(0, SIZES, 0, BATCHES, 0, 1, 1, tables=(3, 4)))
+        update = [[np.full(shape.gradients[0].size, 2049.0, np.float32), np.ones(1, np.int64)] for shape in DENSE]
+        for place in range(2):  # in half precision 2048, then 2050
+            client.deliver(Batch(0, place), {0: update[0], 2: update[2]}, None)
+            client.deliver(Batch(0, place), {0: update[0], 1: update[1]}, None)
+        pulled.extend(weights[0] for weights in client.pull(0, client.view)[: len(DENSE)])
+        client.finish()
+        client.close()
+        seat.done()
+
+    store._start(work)
+    store.wait()
+    assert not store.errors
+    assert codec.encoded == 2 * len(DENSE)
+    assert all((weights == 7 + 2 * 2049).all() for weights in pulled)

@@ -21,6 +21,7 @@ from shoal.store.messages import (
     Reason,
     Refused,
     Standing,
+    Supply,
     Transfer,
 )
 from shoal.store.placement import ShardView
@@ -430,3 +431,9 @@ def test_the_ledger_forgets_an_epoch_when_the_next_one_begins_and_still_knows_th
     assert ledger.has(Batch(1, 5))
     assert not ledger.has(Batch(1, 0))
     assert not ledger.has(Batch(2, 5))
+
+
+def test_weights_that_a_worker_supplies_after_another_are_not_heeded():
+    scene = Scene("a").view(1, "a").push("a", 0).settle()
+    assert scene.replicas["a"].handle("w", Supply(0, 1, 0), "older weights") == []
+    assert scene.states["a"] == [0]

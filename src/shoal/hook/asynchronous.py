@@ -23,7 +23,7 @@ from shoal.hook.seeds import Seeds
 from shoal.hook.store_layout import Pulled, StoreLayout
 from shoal.hook.tables import Ids, leave_last, refuse_unless_row_wise, stay, tables_of
 from shoal.hook.training import AbstractTraining, FitArguments, Prepared
-from shoal.hook.updates import count_update, rate_of, refuse_unless_served
+from shoal.hook.updates import count_update, keeps_averages, rate_of, refuse_unless_served, take_averages
 from shoal.store.batches import Batch
 from shoal.store.client import Client, EpochEnd, LookUp, Work
 from shoal.store.letters import Open
@@ -54,7 +54,7 @@ class AsynchronousTraining(AbstractTraining):
         self._looked_up: dict[Batch, tuple[Taken, Ids]] = {}  # loaded, while the rows are on their way
         self._opened = -1  # the last epoch that this worker knows to be open
         self._stays_open = False  # the store, when the fit is over: the servers still have tables
-        _refuse_unless_possible(run, prepared, self._model.optimizer)
+        _refuse_unless_possible(run, prepared, arguments, self._model.optimizer)
 
     @property
     def _store(self) -> Client:
@@ -125,6 +125,8 @@ class AsynchronousTraining(AbstractTraining):
         return 2 if bound is None or bound >= 2 else 1
 
     def _end(self) -> None:
+        if self._opened >= 0 and keeps_averages(self._model.optimizer):
+            self._take_weights(take_averages(self._run, self._store))
         if self._tables:
             self._stays_open = True
             stay(self._call, self._store, self._tables)
@@ -214,6 +216,7 @@ class AsynchronousTraining(AbstractTraining):
         variables, shape = self._engine.variables, self._shape
         self._engine.adopt(self._layout.variables, pulled.trainable)
         self._engine.write([variables.states[i] for i in shape.changed], pulled.states)
+        self._engine.loss_scale = self._layout.loss_scale(weights)
         return pulled
 
     def _advance_seeds(self, epoch: int, place: int) -> None:
@@ -257,13 +260,13 @@ def _sum(pulled: Pulled, mine: Pulled) -> Pulled:
     return Pulled([], [], metrics, extras, pulled.samples + mine.samples, mine.epoch)
 
 
-def _refuse_unless_possible(run: Run, prepared: Prepared, optimizer: Any) -> None:
+def _refuse_unless_possible(run: Run, prepared: Prepared, arguments: FitArguments, optimizer: Any) -> None:
     if prepared.source.together or prepared.source.steps is None:
         raise CannotDistribute(
             "with parameter servers every worker asks for batches by their number, which a stream (a generator, a "
             "tf.data.Dataset) can't give. Use arrays, a keras.utils.PyDataset or a map-style torch DataLoader, or "
-            "--strategy allreduce."
+            "--staleness 0, or --strategy allreduce."
         )
-    refuse_unless_served(run, optimizer)
+    refuse_unless_served(run, optimizer, arguments.callbacks)
     if tables_of(prepared.model):
         refuse_unless_row_wise(optimizer)

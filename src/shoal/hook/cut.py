@@ -66,13 +66,16 @@ class Cut:
 
 
 @contextlib.contextmanager
-def cut(model: Any, weight: Any, mark: Callable[[Any], Any] = lambda weights: weights) -> Iterator[Cut]:
+def cut(
+    model: Any, weight: Any, mark: Callable[[Any], Any] = lambda weights: weights, scale: Any = None
+) -> Iterator[Cut]:
     """Opens a cut for one call of `model.train_step`. Not reentrant; one thread only.
 
     `weight` is the piece's share of the step's samples. It goes into the loss where Keras's own step scales it: that
     costs nothing. So it does where the loss is scaled for float16: a piece then overflows no sooner than the whole
     batch would. Other steps may show their loss to the user; their gradients are weighted after them. `mark` is
-    applied to the weights that the optimizer gives back on JAX, so that a trace shows who uses them.
+    applied to the weights that the optimizer gives back on JAX, so that a trace shows who uses them. `scale` scales the
+    loss instead of the optimizer, if servers have that.
     """
     opened = Cut(model)
     optimizer = model.optimizer
@@ -80,7 +83,8 @@ def cut(model: Any, weight: Any, mark: Callable[[Any], Any] = lambda weights: we
 
     def weighted_loss(loss: Any) -> Any:
         opened.weighted = True
-        return scale_loss(loss) * keras.ops.cast(weight, loss.dtype)
+        scaled = scale_loss(loss) if scale is None else keras.ops.multiply(loss, keras.ops.cast(scale, "float32"))
+        return scaled * keras.ops.cast(weight, loss.dtype)
 
     replaced: dict[str, Any] = {}
     keras_own = type(model).train_step.__module__.startswith("keras.")

@@ -100,6 +100,7 @@ class AbstractEngine(ABC):
         self._metrics: list[Array] = []  # of the epoch so far
         self.reset_metrics()
         self.seeds = Seeds(0, [])
+        self.loss_scale: float | None = None  # for pieces, where servers have the optimizer; None: as that says
 
     @property
     def model(self) -> Any:

@@ -20,6 +20,7 @@ from shoal.hook.engines import engine_for
 from shoal.hook.evaluate import Evaluation
 from shoal.hook.run import Run
 from shoal.hook.serving import serve
+from shoal.hook.shard_optimizer import loss_scale_of
 from shoal.hook.synchronous import SynchronousTraining
 from shoal.hook.tables import layers_of, tables_of
 from shoal.hook.training import FitArguments, Prepared, history_of
@@ -53,7 +54,7 @@ def fit(run: Run, strategy: Strategy, model: Any, arguments: FitArguments, call:
         raise UsageError(f"with staleness 0 the rows of {layers_of(model)[0].name} can't be on servers yet: {_BOUNDED}")
     pieces, fixed = cut.pieces_for(run.pieces, run.workers), cut.fixes_pieces(run.pieces)
     with prepare(pieces) as prepared:
-        updates = _updates(run, prepared, servers, call)
+        updates = _updates(run, prepared, arguments, servers, call)
         with contextlib.closing(
             SynchronousTraining(run, prepared, arguments, call, pieces, fixed, updates)
         ) as training:
@@ -68,10 +69,12 @@ def _scales(strategy: Strategy) -> bool:
     return isinstance(strategy, ParameterServer) and strategy.scale_by_staleness
 
 
-def _updates(run: Run, prepared: Prepared, servers: Servers | None, call: int) -> AbstractUpdates:
+def _updates(
+    run: Run, prepared: Prepared, arguments: FitArguments, servers: Servers | None, call: int
+) -> AbstractUpdates:
     if servers is None:
         return OwnUpdates(prepared.engine, prepared.model)
-    refuse_unless_served(run, prepared.model.optimizer)
+    refuse_unless_served(run, prepared.model.optimizer, arguments.callbacks)
     return ServedUpdates(run, prepared.engine, prepared.shape, servers, call)
 
 
@@ -119,6 +122,7 @@ def _prepared(
         engine = engine_for(model)
         engine.begin(seed)  # and again when all have the chief's state
         engine.refuse_unless_distributable()
+        engine.loss_scale = (engine.loss_scale or loss_scale_of(model.optimizer)) if served else None
         run.say("tracing the training step")
         shape = engine.trace(batch)
         engine.put_seeds_back()

@@ -153,6 +153,7 @@ class JaxEngine(AbstractEngine):
             self._fresh_values,
             self.seeds.of_piece(piece).astype(np.uint32),
             np.float32(weight),
+            None if self.loss_scale is None else np.float32(self.loss_scale),
             batch,
         )
 
@@ -177,11 +178,12 @@ class JaxEngine(AbstractEngine):
         metrics: Any,
         seeds: Any,
         weight: Any,
+        scale: Any,
         batch: Any,
     ) -> tuple[Cut, list[Any], list[Any], list[Any], dict[str, Any]]:
         """`train_step` up to the optimizer."""
         non_trainable = self._with_seeds(states, seeds)
-        with cut(self.model, weight, mark) as opened:
+        with cut(self.model, weight, mark, scale) as opened:
             logs, after = self.model.train_step((trainable, non_trainable, optimizer, metrics), batch)
         gradients = [_to_single(gradient) for gradient in opened.gradients()]
         if any(new is not old for new, old in zip(after[0], opened.given_back, strict=True)):

@@ -57,6 +57,9 @@ class RowTable:
         self._check(asked[0])
         return [self._kept.read(asked[0]).reshape(-1)]
 
+    def averages(self) -> list[Array]:
+        raise AssertionError("a table is not trained with averages of its rows")
+
     def set_weights(self, weights: Sequence[Array]) -> None:
         raise AssertionError("no worker has the rows of a table")
 

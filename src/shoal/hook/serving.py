@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from functools import partial
 from typing import Any, NamedTuple
 
 from shoal.config import Servers
@@ -33,7 +34,8 @@ def serve(run: Run, prepared: Prepared, servers: Servers, scales: bool, call: in
     layout = StoreLayout(prepared.engine, prepared.shape, optimizer, servers.count, synchronous)
     kept = _kept.pop(optimizer, None)
     fits = kept is not None and (kept.shards, kept.shapes) == (layout.shards, layout.shapes)
-    server = run.server(call, layout.shapes, layout.make, scales, kept.server if kept is not None and fits else None)
+    before = kept.server if kept is not None and fits else None
+    server = run.server(call, layout.shapes, partial(layout.make, scales=scales), scales, before)
     with contextlib.closing(server):
         server.serve(run.say)
     _kept[optimizer] = _Kept(layout.shards, layout.shapes, server)

@@ -47,9 +47,44 @@ def needs_of(optimizer: Any) -> Needs:
     # On torch, Keras makes an Adam an instance of its own subclass of Adam.
     public = (kind for kind in type(optimizer).__mro__ if not kind.__module__.startswith("keras.src.backend."))
     kind = next(public)
+    if kind is keras.optimizers.LossScaleOptimizer:
+        return needs_of(optimizer.inner_optimizer)  # whether all gradients are finite, a worker tells
     if kind not in _BY_ELEMENT | _BY_TENSOR or optimizer.global_clipnorm:
         return Needs.TOGETHER
     return Needs.WHOLE if kind in _BY_TENSOR or optimizer.clipnorm else Needs.SLICES
+
+
+def make_scalable(optimizer: Any) -> Any:
+    """The variable that scales this optimizer's learning rate: the rate itself, or a new one beside a schedule."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    rate = getattr(inner, "_learning_rate", None)
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        factor = inner.add_variable((), initializer="ones", dtype="float32", name="factor")
+        inner._learning_rate = _Scaled(rate, factor)
+        return factor
+    return rate if isinstance(rate, keras.Variable) else None
+
+
+class _Scaled(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+    """A schedule, and a factor that is one of the optimizer's variables."""
+
+    def __init__(self, schedule: Any, factor: Any) -> None:
+        self._schedule = schedule
+        self._factor = factor
+
+    def __call__(self, step: Any) -> Any:
+        return self._schedule(step) * self._factor
+
+    def get_config(self) -> dict[str, Any]:
+        raise NotImplementedError("a shard's own optimizer is never saved")
+
+
+def loss_scale_of(optimizer: Any) -> float | None:
+    """By which the next loss is to be multiplied; None if it is not scaled, or always by the same."""
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return None
+    scale = optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
+    return float(keras.ops.convert_to_numpy(scale))
 
 
 def hold(range: Range, parameter: Parameter, variable: Any) -> Held:
@@ -65,7 +100,7 @@ def hold(range: Range, parameter: Parameter, variable: Any) -> Held:
 def make_optimizer(optimizer: Any, held: Sequence[Held]) -> Any:
     """One of the same class and configuration, built on what is held, in the state that the other has now."""
     own = _same(optimizer)
-    for theirs, mine in zip(_levels(optimizer), _levels(own), strict=True):
+    for theirs, mine in zip(levels(optimizer), levels(own), strict=True):
         _exclude_alike(theirs, mine, held)
     own.build([variable.own for variable in held])
     if optimizer.built:
@@ -149,7 +184,7 @@ def _refuse_other_variables(optimizer: Any, held: Sequence[Held]) -> None:
         )
 
 
-def _levels(optimizer: Any) -> list[Any]:
+def levels(optimizer: Any) -> list[Any]:
     """An optimizer and those that it wraps."""
     inner = getattr(optimizer, "inner_optimizer", None)
     return [optimizer, *(getattr(optimizer, "optimizers", ()) if inner is None else (inner,))]
@@ -169,6 +204,12 @@ def _states(optimizer: Any, own: Any, held: Sequence[Held]) -> Iterator[tuple[An
     if needs_of(optimizer) is Needs.TOGETHER:
         yield from ((mine, _value(theirs)) for theirs, mine in zip(optimizer.variables, own.variables, strict=True))
         return
+    for theirs, mine in zip(levels(optimizer), levels(own), strict=True):
+        yield from _states_by_name(theirs, mine, held)
+
+
+def _states_by_name(optimizer: Any, own: Any, held: Sequence[Held]) -> Iterator[tuple[Any, Array]]:
+    """One level's: single variables, and lists with one for each that is held."""
     places = [optimizer._get_variable_index(variable.model) for variable in held]
     for name, mine in vars(own).items():
         theirs = vars(optimizer)[name]

@@ -4,14 +4,19 @@ All arrays come and go flat, in the order of the shard's ranges, then of what is
 sizes beforehand. The weights of bfloat16 parameters are numpy arrays of ml_dtypes's bfloat16, which
 `shoal.collectives.arrays` puts on the wire; gradients in half precision come as float32.
 
+Where the loss is scaled (float16), an update brings the scale with which it was computed, and whether all of its
+gradients, on all shards, are finite: what one shard sees of them does not tell. The scale of the next loss lies beside
+the first shard's weights.
+
 Replicas of a shard that apply the same updates in the same order hold the same bits.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -21,7 +26,7 @@ import numpy as np
 from shoal.collectives.arrays import ArraySpec, specs
 from shoal.errors import Diverged
 from shoal.hook.shard_engine import shard_engine
-from shoal.hook.shard_optimizer import hold, make_optimizer, needs_of
+from shoal.hook.shard_optimizer import hold, make_optimizer, make_scalable, needs_of
 from shoal.store.shards import Needs, Parameter, Shard
 from shoal.store.tensors import ArrayShape, Shapes
 from shoal.strategies.schema import Array
@@ -34,6 +39,10 @@ class Added(msgspec.Struct, frozen=True):
     dtype: str
     shape: tuple[int, ...]
     resets: bool
+
+
+OF_SCALE = ArraySpec("<f4", (1,))  # beside weights: of the next loss
+OF_SCALED = ArraySpec("<f4", (2,))  # beside an update: the scale of its loss, and 1 if all gradients are finite, else 0
 
 
 class Specs(NamedTuple):
@@ -75,20 +84,26 @@ class ShardState:
         trainable: Sequence[Any],
         optimizer: Any,
         added: Sequence[Added] = (),
+        tells_scale: bool = False,
+        scales: bool = False,  # whether updates may come with a factor for their learning rate
         jit_compile: bool | None = None,  # as the model's; None: as Keras chooses where there is no GPU
     ) -> None:
         named = {p.name: (p, variable) for p, variable in zip(parameters, trainable, strict=True)}
         held = [hold(range, *named[range.parameter]) for range in shard.ranges]
         self._variables = [variable.own for variable in held]
         self._optimizer = make_optimizer(optimizer, held)
+        self._factor = make_scalable(self._optimizer) if scales else None
         self._engine = shard_engine(self._variables, self._optimizer, jit_compile)
         rate = getattr(self._optimizer, "learning_rate", None)
         self._rate = rate if isinstance(rate, keras.Variable) else None  # else a schedule's
         self._added = tuple(added)
         self._sums = [np.zeros(math.prod(a.shape), np.float64 if "float" in a.dtype else np.int64) for a in added]
         self._epoch = -1  # of the last update
+        self._scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        self._tells_scale = tells_scale and self._scaled
         weights = specs(self.weights())
-        self.specs = Specs(weights, [_of_update(spec) for spec in weights], specs(self.state()))
+        updated = [_of_update(spec) for spec in weights[: len(held) + len(added)]]
+        self.specs = Specs(weights, updated + [OF_SCALED] * self._scaled, specs(self.state()))
 
     @property
     def learning_rate(self) -> float | None:
@@ -102,34 +117,74 @@ class ShardState:
             if value != self._engine.read(self._rate):
                 self._engine.write([self._rate], [value])
 
-    def apply(self, epoch: int, arrays: Sequence[Array]) -> None:
+    def apply(self, epoch: int, arrays: Sequence[Array], scale: float = 1.0) -> None:
         """One update: gradients, then what is added. Reads the arrays in place, and no longer when it returns.
 
-        The first update of an epoch resets what resets. To that, a late update of an epoch before adds nothing.
+        The first update of an epoch resets what resets. To that, a late update of an epoch before adds nothing. `scale`
+        scales the learning rate of this update.
         """
         _check("an update", arrays, self.specs.gradients)
-        count = len(self._variables)
-        self._engine.update(arrays[:count])
-        for added, total, change in zip(self._added, self._sums, arrays[count:], strict=True):
+        first = len(self._variables)
+        second = first + len(self._sums)
+        with self._rate_times(scale):
+            if self._scaled:
+                self._update_scaled(arrays[:first], *arrays[second])
+            else:
+                self._engine.update(arrays[:first])
+        for added, total, change in zip(self._added, self._sums, arrays[first:second], strict=True):
             if added.resets and epoch > self._epoch:
                 total[:] = 0
             if not added.resets or epoch >= self._epoch:
                 total += change
         self._epoch = max(epoch, self._epoch)
 
+    @contextlib.contextmanager
+    def _rate_times(self, scale: float) -> Iterator[None]:
+        if scale == 1.0 or self._factor is None:
+            yield
+            return
+        own = np.array(self._engine.read(self._factor))
+        self._engine.write([self._factor], [own * own.dtype.type(scale)])
+        yield
+        self._engine.write([self._factor], [own])
+
+    def _update_scaled(self, gradients: Sequence[Array], scale: np.float32, finite: np.float32) -> None:
+        """The optimizer divides by the scale that the gradients have, which stale ones may have from before a change.
+
+        An overflow says that its scale is too large, and no more than that: several that were computed with the same
+        one halve it once. It changes nothing else.
+        """
+        optimizer, engine = self._optimizer, self._engine
+        own = engine.read(optimizer.dynamic_scale)[0]
+        if not finite:
+            counter = np.zeros(1, optimizer.step_counter.dtype)
+            lower = np.full(1, min(own, scale / 2), np.float32)
+            engine.write([optimizer.step_counter, optimizer.dynamic_scale], [counter, lower])
+        elif scale == own:
+            engine.update(gradients)
+        else:
+            engine.write([optimizer.dynamic_scale], [np.full(1, scale)])
+            engine.update(gradients)
+            growth = engine.read(optimizer.dynamic_scale)[0] / scale
+            engine.write([optimizer.dynamic_scale], [np.full(1, own * growth)])
+
     def weights(self) -> list[Array]:
         """Weights and sums, where they lie if that is possible. Look at them before the next update, and let go of
         them: while they are held, some backends update into new memory.
         """
         sums = (total.astype(added.dtype, copy=False) for added, total in zip(self._added, self._sums, strict=True))
-        return [*self._read(self._variables), *sums]
+        scale = self._read([self._optimizer.dynamic_scale]) if self._tells_scale else ()
+        return [*self._read(self._variables), *sums, *scale]
 
     def set_weights(self, arrays: Sequence[Array]) -> None:
-        """Takes over what `weights` gave, and copies it. The optimizer's state stays."""
+        """Takes over what `weights` gave, and copies it. The rest of the optimizer's state stays."""
         _check("weights", arrays, self.specs.weights)
-        count = len(self._variables)
-        self._engine.write(self._variables, arrays[:count])
-        self._sums = [value.astype(total.dtype) for total, value in zip(self._sums, arrays[count:], strict=True)]
+        first = len(self._variables)
+        second = first + len(self._sums)
+        self._engine.write(self._variables, arrays[:first])
+        self._sums = [value.astype(total.dtype) for total, value in zip(self._sums, arrays[first:second], strict=True)]
+        if self._tells_scale:
+            self._engine.write([self._optimizer.dynamic_scale], arrays[second:])
 
     def restart(self) -> None:
         """The next update begins an epoch, whatever its number."""
@@ -160,9 +215,19 @@ class ShardState:
             digest.update(data[words.nbytes :].tobytes())
         return int.from_bytes(digest.digest(), "little") >> 1
 
-    def finalize(self) -> None:
-        """After the last update: puts averages in the place of the weights, if the optimizer keeps some."""
+    def averages(self) -> list[Array]:
+        """What `weights` would give if the optimizer had put its averages in their place, if it keeps some; copies.
+
+        Nothing is changed. Without any update there are no averages.
+        """
+        kept = [np.array(array) for array in self.weights()]
+        if not self._engine.read(self._optimizer.iterations)[0]:
+            return kept
+        count = len(self._variables)
         self._engine.finalize()
+        averages = [np.array(array) for array in self._read(self._variables)]
+        self._engine.write(self._variables, kept[:count])
+        return [*averages, *kept[count:]]
 
     def _read(self, variables: Sequence[Any]) -> list[Array]:
         return [self._engine.read(variable) for variable in variables]
@@ -195,18 +260,15 @@ class ShardTensors:
         self._state = state
 
     def apply(self, epoch: int, gradients: Sequence[Array], rate: float | None, scale: float) -> None:
-        state = self._state
         if rate is not None:
-            state.learning_rate = rate
-        own = state.learning_rate
-        if scale != 1.0 and own is not None:
-            state.learning_rate = own * scale
-        state.apply(epoch, gradients)
-        if scale != 1.0:
-            state.learning_rate = own
+            self._state.learning_rate = rate
+        self._state.apply(epoch, gradients, scale)
 
     def weights(self, asked: Sequence[Array]) -> Sequence[Array]:
         return self._state.weights()
+
+    def averages(self) -> Sequence[Array]:
+        return self._state.averages()
 
     def set_weights(self, weights: Sequence[Array]) -> None:
         self._state.set_weights(weights)

@@ -1,7 +1,7 @@
 """How a model's variables lie in shards, and what travels of each between workers and servers.
 
 The first shard carries what is no parameter too: moving statistics, and the sums of the epoch's metrics. An update adds
-to those, exactly once, as it is applied exactly once to the weights.
+to those, exactly once, as it is applied exactly once to the weights. So it does with the scale of the loss (float16).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from shoal.hook.engine import AbstractEngine, StepShape
-from shoal.hook.shard_state import Added, ShardState, ShardTensors, parameters_of
+from shoal.hook.shard_state import OF_SCALE, OF_SCALED, Added, ShardState, ShardTensors, parameters_of
 from shoal.hook.tables import Ids, TableShards, is_window, layers_of
 from shoal.store.shards import Shard, cut
 from shoal.store.tensors import AnyShapes, ArrayShape, ShardShapes, Tensors
@@ -64,6 +64,7 @@ class StoreLayout:
             *(Added(name, "int64", (), True) for name in ("samples", "epochs", "updates")),
         ]
         self._added = [] if synchronous else added
+        self._scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         self._states, self._metrics = second - first, third - second
         self._sizes = {parameter.name: parameter.size for parameter in self._parameters}
         self.tables = TableShards(layers, servers, SHARD_BYTES, len(self.shards))
@@ -73,14 +74,16 @@ class StoreLayout:
     def sizes(self) -> tuple[int, ...]:
         return (*(shard.bytes for shard in self.shards), *self.tables.sizes)
 
-    def make(self, number: int) -> Tensors:
-        """A shard, for a server."""
+    def make(self, number: int, scales: bool = False) -> Tensors:
+        """A shard, for a server. `scales`: stale updates count less."""
         jit_compile = self._engine.model.jit_compile
         if number >= len(self.shards):
             return self.tables.make(number, self._optimizer, jit_compile)
-        added, shard = self._added if number == 0 else (), self.shards[number]
-        state = ShardState(shard, self._parameters, self.variables, self._optimizer, added, jit_compile)
-        return ShardTensors(state)
+        first = number == 0
+        added, shard = self._added if first else (), self.shards[number]
+        return ShardTensors(
+            ShardState(shard, self._parameters, self.variables, self._optimizer, added, first, scales, jit_compile)
+        )
 
     def initial(self) -> list[Sequence[Array]]:
         """The model's own values, as if they had been pulled; copies."""
@@ -94,12 +97,11 @@ class StoreLayout:
             for shard in self.shards
         ]
         states = [self._engine.read(self._engine.variables.states[i]).reshape(-1) for i in self._shape.changed]
-        if not self._added:
-            return weights
         weights[0] = [
             *weights[0],
-            *(state.astype(about.dtype) for state, about in zip(states, self._added[: self._states], strict=True)),
+            *(state.astype(about.dtype) for state, about in zip(states, self._added[: self._states], strict=False)),
             *(np.zeros(_size(about), about.dtype) for about in self._added[self._states :]),
+            *([np.full(1, self._engine.loss_scale, np.float32)] if self._scaled else ()),
         ]
         return weights
 
@@ -115,9 +117,13 @@ class StoreLayout:
                     whole.setdefault(range.parameter, np.empty(size, array.dtype))[range.start : range.stop] = array
         return [_readable(whole[p.name]).reshape(p.shape) for p in self._parameters]
 
+    def loss_scale(self, weights: Sequence[Sequence[Array]]) -> float | None:
+        """That was pulled; None where the loss is not scaled, or always by the same."""
+        return float(weights[0][-1][0]) if self._scaled else None
+
     def unpack(self, weights: Sequence[Sequence[Array]]) -> Pulled:
         """What was pulled, shard by shard, in the model's order and shapes."""
-        added = weights[0][len(self.shards[0].ranges) :]
+        added = weights[0][len(self.shards[0].ranges) :][: len(self._added)]
         shaped = [array.reshape(about.shape) for array, about in zip(added, self._added, strict=True)]
         second, third = self._states, self._states + self._metrics
         samples, epochs, updates = (int(array) for array in shaped[-3:])
@@ -130,10 +136,28 @@ class StoreLayout:
             epochs // updates - 1 if updates else -1,
         )
 
-    def pack_gradients(self, gradients: Sequence[Array]) -> list[list[Array]]:
-        """What is pushed of gradients of `variables`, shard by shard, where they lie."""
+    def pack_gradients(self, gradients: Sequence[Array], counts: bool) -> list[list[Array]]:
+        """What is pushed of gradients of `variables`, by shard, where they lie. `counts`: as the method says."""
+        return [parts + self._about(counts) for parts in self._by_shard(gradients)]
+
+    def counts(self, gradients: Sequence[Array]) -> bool:
+        """Whether they change the weights: they do not if the loss was scaled too much for float16."""
+        if not self._scaled:
+            return True
+        kinds = (np.dtype(parameter.dtype) for parameter in self._parameters)
+        with np.errstate(over="ignore"):
+            return all(
+                bool(np.isfinite(gradient.astype(kind, copy=False)).all())
+                for gradient, kind in zip(gradients, kinds, strict=True)
+            )
+
+    def _by_shard(self, gradients: Sequence[Array]) -> list[list[Array]]:
         flat = {p.name: np.ascontiguousarray(g).reshape(-1) for p, g in zip(self._parameters, gradients, strict=True)}
         return [[flat[range.parameter][range.start : range.stop] for range in shard.ranges] for shard in self.shards]
+
+    def _about(self, counts: bool) -> list[Array]:
+        """What every shard must know of gradients whose loss was scaled."""
+        return [np.array([self._engine.loss_scale, counts], np.float32)] if self._scaled else []
 
     def pack(
         self,
@@ -150,16 +174,17 @@ class StoreLayout:
         table, those of the rows that it began with.
         """
         gradients, states, metrics, extras = self._shape.split(arrays)
-        parcels = self.pack_gradients([gradients[place] for place in self._dense])
+        dense = [gradients[place] for place in self._dense]
+        parcels, about = self._by_shard(dense), self._about(self.counts(dense))
         if copy:
             parcels = [[np.array(part) for part in parcel] for parcel in parcels]
         changes = [new - old.reshape(new.shape) for new, old in zip(states, before, strict=True)]
         sums = [np.asarray(extras[name], np.float64) * size for name in self._shape.extras]
         added = [*changes, *metrics, *sums, size, epoch + 1, 1]
-        kinds = self.shapes[0].pushed(0)[len(self.shards[0].ranges) :]
+        kinds = self.shapes[0].pushed(0)[len(self.shards[0].ranges) :][: len(added)]
         parcels[0] += [np.array(value, kind.dtype).reshape(-1) for value, kind in zip(added, kinds, strict=True)]
         windows = [None if place is None else gradients[place] for place in self._windows]
-        return parcels + self.tables.pack(ids, windows)
+        return [parcel + about for parcel in parcels] + self.tables.pack(ids, windows)
 
     def _named(self) -> list[tuple[Any, Any]]:
         return list(zip(self._parameters, self.variables, strict=True))
@@ -168,8 +193,12 @@ class StoreLayout:
         kinds = {parameter.name: parameter.dtype for parameter in self._parameters}
         held = [(kinds[range.parameter], range.stop - range.start) for range in shard.ranges]
         held += [(about.dtype, _size(about)) for about in (self._added if shard.number == 0 else ())]
-        weights = tuple(ArrayShape(dtype, size) for dtype, size in held)
-        return ShardShapes(weights, tuple(ArrayShape(_of_update(dtype), size) for dtype, size in held))
+        weights = [ArrayShape(dtype, size) for dtype, size in held]
+        updates = [ArrayShape(_of_update(dtype), size) for dtype, size in held]
+        if self._scaled:
+            weights += [ArrayShape("float32", *OF_SCALE.shape)] if shard.number == 0 else []
+            updates.append(ArrayShape("float32", *OF_SCALED.shape))
+        return ShardShapes(tuple(weights), tuple(updates), len(updates) - len(shard.ranges))
 
 
 def _size(added: Added) -> int:

@@ -47,7 +47,7 @@ class TensorflowEngine(AbstractEngine):
 
     def trace(self, batch: Any) -> StepShape:
         self._names = self.names_of_metrics()
-        inputs = (batch, self.seeds.of_piece(0), np.asarray(1.0, np.float32))
+        inputs = (batch, self.seeds.of_piece(0), *self._factors(1.0))
         if self._eagerly:  # nothing to trace: run the step once; it puts back what it changes
             gradients, _, _, extras = self._backward(*inputs)
         else:
@@ -64,9 +64,7 @@ class TensorflowEngine(AbstractEngine):
         return self._shape
 
     def piece(self, batch: Any, piece: int, weight: float) -> Sequence[Array]:
-        gradients, states, metrics, extras = self._backward(
-            batch, self.seeds.of_piece(piece), np.asarray(weight, np.float32)
-        )
+        gradients, states, metrics, extras = self._backward(batch, self.seeds.of_piece(piece), *self._factors(weight))
         return [_to_numpy(output) for output in (*gradients, *states, *metrics, *extras)]
 
     def apply(self, gradients: Sequence[Array], states: Sequence[Array]) -> None:
@@ -89,13 +87,19 @@ class TensorflowEngine(AbstractEngine):
             function, input_signature=signature, jit_compile=self.model.jit_compile or None, autograph=False
         )
 
-    def _train_step(self, batch: Any, seeds: Any, weight: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    def _factors(self, weight: float) -> list[Array]:
+        """Of a piece's loss: its weight, and its scale where servers tell it."""
+        return [np.asarray(factor, np.float32) for factor in (weight, self.loss_scale) if factor is not None]
+
+    def _train_step(
+        self, batch: Any, seeds: Any, weight: Any, scale: Any = None
+    ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
         """Traced: `train_step` up to the optimizer."""
         variables = self.variables
         before = [tf.identity(v.value) for v in variables.states]
         self._set_seeds(seeds)
         self.model.reset_metrics()
-        with cut(self.model, weight) as opened, assignments(variables, opened) as assigned:
+        with cut(self.model, weight, scale=scale) as opened, assignments(variables, opened) as assigned:
             logs = self.model.train_step(batch)
         changed = sorted(assigned.states)
         after = [tf.identity(variables.states[i].value) for i in changed]
@@ -162,7 +166,7 @@ class _ByShape:
     def _prepare(self, batch: Any, rest: Sequence[Array]) -> tuple[Any, list[Any]]:
         leaves, skeleton = flatten(batch)
         tensors = [tf.convert_to_tensor(leaf) for leaf in leaves]
-        key = (str(skeleton), tuple((t.dtype, tuple(t.shape[1:])) for t in tensors))
+        key = (str(skeleton), tuple((t.dtype, tuple(t.shape[1:])) for t in tensors), len(rest))
         if key not in self._compiled:
 
             def flat(*inputs: Any) -> Any:

@@ -110,7 +110,7 @@ class TorchEngine(AbstractEngine):
         self.model.reset_metrics()
         with (
             torch.random.fork_rng(),  # dropout without a seed draws from torch's own numbers, not from its generator
-            cut(self.model, weight) as opened,
+            cut(self.model, weight, scale=self.loss_scale) as opened,
             assignments(variables, opened, remember) as assigned,
         ):
             torch.manual_seed(self.seeds.of_backend(piece))

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from shoal.hook.shard_engine import AbstractShardEngine
+from shoal.hook.shard_optimizer import levels
 from shoal.strategies.schema import Array
 
 
@@ -19,8 +20,9 @@ class TorchShardEngine(AbstractShardEngine):
     def __init__(self, variables: Sequence[Any], optimizer: Any) -> None:
         super().__init__(variables, optimizer)
         # Keras's weight decay on torch fails where there is none to decay, as in a shard of biases.
-        if optimizer.weight_decay is not None and not any(optimizer._use_weight_decay(v) for v in variables):
-            optimizer.weight_decay = None
+        for level in levels(optimizer):
+            if level.weight_decay is not None and not any(level._use_weight_decay(v) for v in variables):
+                level.weight_decay = None
 
     def read(self, variable: Any) -> Array:
         return _to_numpy(variable.value.detach().cpu().reshape(-1))

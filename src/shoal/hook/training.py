@@ -74,6 +74,7 @@ class Position(msgspec.Struct):
     trained: int = 0  # steps of the whole run, over all fits
     stop: bool = False
     logs: dict[str, Any] = {}
+    loss_scale: float | None = None  # that the next step's losses are scaled by, if servers have the optimizer
 
 
 class AbstractTraining(ABC):
@@ -142,6 +143,7 @@ class AbstractTraining(ABC):
         at.call, at.calls = self._call, self._run.calls.number
         at.stream = self._source.place_in_stream(at.step)
         at.held_out = self._validation.place if self._validation is not None else 0
+        at.loss_scale = self._engine.loss_scale
         self._engine.settle()
         state = self._engine.state()
         remembered, arrays = capture(self._callbacks)
@@ -153,6 +155,7 @@ class AbstractTraining(ABC):
         at = self._at
         self._source.use_seed(at.seed)
         self._engine.set_state(given.arrays[:count])
+        self._engine.loss_scale = at.loss_scale
         self._model.stop_training = at.stop
         self._run.calls.number = at.calls
         self._source.go_to(at.stream)

@@ -17,9 +17,10 @@ from shoal.config import Servers
 from shoal.errors import CannotDistribute
 from shoal.hook.engine import AbstractEngine, StepShape
 from shoal.hook.run import Run
+from shoal.hook.shard_optimizer import levels
 from shoal.hook.store_layout import StoreLayout
 from shoal.store.batches import Batch
-from shoal.store.client import Client
+from shoal.store.client import Client, Weights
 from shoal.store.letters import Open
 from shoal.strategies.schema import Array
 
@@ -60,6 +61,9 @@ class OwnUpdates(AbstractUpdates):
         optimizer = self._model.optimizer
         if isinstance(optimizer, keras.optimizers.Optimizer):
             optimizer.finalize_variable_values(self._model.trainable_weights)
+        if keeps_averages(optimizer):  # on JAX weights lie where their averages lie now: no update could use both up
+            trainable = self._engine.variables.trainable
+            self._engine.write(trainable, [self._engine.read(variable) for variable in trainable])
 
     def close(self) -> None:
         pass
@@ -91,7 +95,8 @@ class ServedUpdates(AbstractUpdates):
         self._client.open(Open(self._call, layout.sizes, epoch, steps or 1, 0, servers.replicas, 1))
 
     def apply(self, epoch: int, step: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
-        parcels = self._layout.pack_gradients(gradients)
+        counts = self._layout.counts(gradients)
+        parcels = self._layout.pack_gradients(gradients, counts)
         rate = rate_of(self._optimizer)
 
         def act(group: AbstractGroup) -> Result:
@@ -101,25 +106,32 @@ class ServedUpdates(AbstractUpdates):
             return Result(told, [])
 
         views = self._run.company.commit(act).values
-        weights = self._layout.unpack_weights(self._store.pull(epoch, max(map(int, views))))
-        variables = self._engine.variables
-        self._engine.adopt([variables.trainable[i] for i in self._shape.gradients], weights)
-        changed = [variables.states[i] for i in self._shape.changed]
+        pulled = self._store.pull(epoch, max(map(int, views)))
+        self._adopt(self._layout.unpack_weights(pulled))
+        self._engine.loss_scale = self._layout.loss_scale(pulled)
+        changed = [self._engine.variables.states[i] for i in self._shape.changed]
         shaped = [state.reshape(tuple(v.shape)) for state, v in zip(states, changed, strict=True)]
         self._engine.write(changed, shaped)
-        count_update(self._optimizer, 1)
+        if counts:
+            count_update(self._optimizer, 1)
 
     def finish(self) -> None:
+        if keeps_averages(self._optimizer):
+            self._adopt(self._layout.unpack_weights(take_averages(self._run, self._store)))
         self._store.finish()
 
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
 
+    def _adopt(self, weights: Sequence[Array]) -> None:
+        variables = self._engine.variables
+        self._engine.adopt([variables.trainable[i] for i in self._shape.gradients], weights)
+
 
 def rate_of(optimizer: Any) -> float | None:
     """The learning rate that callbacks may have set; None where a schedule tells it."""
-    rate = getattr(optimizer, "_learning_rate", None)
+    rate = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_learning_rate", None)
     return float(keras.ops.convert_to_numpy(rate)) if isinstance(rate, keras.Variable) else None
 
 
@@ -128,11 +140,26 @@ def count_update(optimizer: Any, updates: int) -> None:
     optimizer.iterations.assign(optimizer.iterations + updates)
 
 
-def refuse_unless_served(run: Run, optimizer: Any) -> None:
+def keeps_averages(optimizer: Any) -> bool:
+    """Whether the weights become averages of theirs when a fit is over."""
+    return any(getattr(level, "use_ema", False) for level in levels(optimizer))
+
+
+def take_averages(run: Run, store: Client) -> Weights:
+    """After the last update: what the weights become. The servers stay until every worker has pulled it."""
+    weights = store.pull_averages(0)
+    run.company.gather("fit: all have the averages", b"")
+    return weights
+
+
+def refuse_unless_served(run: Run, optimizer: Any, callbacks: Any) -> None:
     """Raises for what does not work with parameter servers yet."""
     if run.saving is not None:
         raise CannotDistribute("--checkpoint does not work with parameter servers yet")
-    if getattr(optimizer, "use_ema", False):
-        raise CannotDistribute("an optimizer with use_ema=True does not work with parameter servers yet")
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        raise CannotDistribute("mixed_float16 does not work with parameter servers yet; use mixed_bfloat16")
+    given = getattr(callbacks, "callbacks", callbacks)  # of a CallbackList
+    if any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in keras.tree.flatten(given)):
+        raise CannotDistribute(
+            "SwapEMAWeights swaps weights with averages that the optimizer keeps, and with parameter servers it keeps "
+            "them on the servers. Leave it out: the weights become the averages when fit ends, and every n updates "
+            "with ema_overwrite_frequency=n. Or use --strategy allreduce."
+        )

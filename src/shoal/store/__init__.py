@@ -7,6 +7,7 @@
     leases      which worker computes which batch of the epoch
     staleness   whether a worker may begin its next update
     messages    what workers and replicas say to each other
+    codec       how gradients travel in another form than they have
     batches, ledger   the values that they share
 
 A worker asks for its next update. When the staleness clock and the lease book allow it, it gets a batch and the number

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+# Places of what is no batch. Weights are pulled under such a name, and nothing is pushed.
+END = -1  # of an epoch: the weights with all of its updates
+AVERAGES = -2  # what the optimizer makes of the weights after the last update
+# Places below these stand for looks at rows of tables, beside training.
+
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, order=True):
     """A batch of an epoch: the name of the update that is made from it, whoever computes it."""

@@ -18,7 +18,8 @@ import msgspec
 import numpy as np
 
 from shoal.cluster.member import Seat
-from shoal.store.batches import Batch
+from shoal.store.batches import AVERAGES, END, Batch
+from shoal.store.codec import AbstractCodec, Encoder
 from shoal.store.delivery import Delivery
 from shoal.store.letters import (
     FROM_DIRECTOR,
@@ -43,9 +44,6 @@ from shoal.wire.keys import RunKey
 from shoal.wire.messages import Message
 
 _LOOK_AGAIN = 1.0  # seconds
-_END = -1  # the place of the batch that stands for the end of an epoch: weights are pulled for it, nothing is pushed
-# Places below that stand for looks at rows beside training.
-
 _NO_IDS = np.empty(0, np.int64)
 _NO_ROWS: Mapping[int, Array] = {}
 
@@ -99,6 +97,7 @@ class Client:
         shapes: Sequence[AnyShapes],
         initial: Weights | None,
         ahead: int,
+        codec: AbstractCodec | None = None,
     ) -> None:
         """`initial`: for a server that has nothing to begin with; None if this worker has come late, and does not know.
 
@@ -114,6 +113,7 @@ class Client:
         if initial is not None:
             self._newest[: len(initial)] = [(0, weights) for weights in initial]  # tables come behind the others
         self._ahead = ahead
+        self._encoder = Encoder(codec, shapes) if codec is not None else None
         self._placement: Placement | None = None
         self._here = False
         self._turn = 0
@@ -163,7 +163,7 @@ class Client:
     def look(self, epoch: int, asked: Mapping[int, Array]) -> dict[int, Array]:
         """Beside training: these rows, by shard, as they are now."""
         self._looks += 1
-        batch = Batch(epoch, _END - self._looks)
+        batch = Batch(epoch, AVERAGES - self._looks)
         answers = self._answers({shard: (Pull(shard, 0, batch, ids.size), [ids]) for shard, ids in asked.items()})
         return {shard: arrays[0] for shard, (_, arrays) in answers.items()}
 
@@ -194,7 +194,7 @@ class Client:
         def computed() -> None:
             slot = self._slots.get(batch)
             if slot is not None:
-                slot.gradients = gradients
+                slot.gradients = [self._encoded(*parcel) for parcel in enumerate(gradients)]
                 self._act(slot, slot.update.computed(rate))
 
         self._do(computed)
@@ -204,9 +204,13 @@ class Client:
         delivery = Delivery(batch, self._me, parcels, rate)
 
         def begin() -> None:
-            self._delivery = (delivery, parcels)
+            before = self._delivery  # perhaps of the same, to other shards
+            known = before[1] if before is not None and before[0].batch == batch else {}
+            new = {shard: self._encoded(shard, parcel) for shard, parcel in parcels.items() if shard not in known}
+            encoded = {**known, **new}
+            self._delivery = (delivery, encoded)
             if self._placement is not None:
-                self._ask(parcels, delivery.take_views(self._placement.views))
+                self._ask(encoded, delivery.take_views(self._placement.views))
 
         self._do(begin)
         self._await(lambda: delivery.is_over)
@@ -216,14 +220,18 @@ class Client:
         """The newest view that was heard of."""
         return self._placement.number if self._placement is not None else 0
 
-    def pull(self, epoch: int, view: int) -> Weights:
+    def pull(self, epoch: int, view: int, place: int = END) -> Weights:
         """For synchronous training: the weights as they are in this view, or a later one."""
-        self._do(partial(self._begin, Batch(epoch, _END), None, view))
+        self._do(partial(self._begin, Batch(epoch, place), None, view))
         self._await(lambda: bool(self._ready))
         with self._changed:
             end = self._ready.popleft()
         assert isinstance(end, EpochEnd)
         return end.weights
+
+    def pull_averages(self, epoch: int) -> Weights:
+        """After the last update: the weights as the optimizer leaves them to the model. Nothing else may go on."""
+        return self.pull(epoch, self.view, AVERAGES)
 
     def _await(self, is_so: Callable[[], bool]) -> None:
         with self._changed:
@@ -341,7 +349,7 @@ class Client:
             case EpochOver(call, epoch) if call == self._call and epoch > self._ended:
                 self._ended = epoch
                 assert self._placement is not None
-                self._begin(Batch(epoch, _END), None, self._placement.number)
+                self._begin(Batch(epoch, END), None, self._placement.number)
 
     def _take(self, placement: Placement, here: bool, addresses: dict[str, str]) -> None:
         self._placement = placement
@@ -349,7 +357,7 @@ class Client:
         self._links.dial({id: addresses[id] for id in sorted(primaries) if id in addresses})
         if not here:
             self._here = False
-            self._slots = {batch: slot for batch, slot in self._slots.items() if batch.place == _END}
+            self._slots = {batch: slot for batch, slot in self._slots.items() if batch.place < 0}
             self._granted = {}
             if self._ahead:
                 self._seat.ready(self._call)  # it may come back
@@ -381,6 +389,9 @@ class Client:
     def _ask(self, parcels: Mapping[int, Sequence[Array]], asks: Sequence[Ask]) -> None:
         for ask in asks:
             self._links.post(ask.server, ask.message, parcels[ask.message.shard])
+
+    def _encoded(self, shard: int, arrays: Sequence[Array]) -> Sequence[Array]:
+        return arrays if self._encoder is None else self._encoder.encode(shard, arrays)
 
     def _want(self) -> None:
         self._write(Want(self._call, self._turn))
@@ -460,7 +471,7 @@ class Client:
         batch = slot.update.batch
         weights = [slot.weights[shard] for shard in range(len(self._shapes))]
         with self._changed:
-            if batch.place == _END:
+            if batch.place < 0:
                 del self._slots[batch]
                 self._ready.append(EpochEnd(batch.epoch, weights))
             else:

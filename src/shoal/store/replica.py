@@ -62,6 +62,7 @@ from shoal.store.messages import (
     Refused,
     ShardMessage,
     Standing,
+    Supply,
     Transfer,
 )
 from shoal.store.placement import ShardView
@@ -263,6 +264,8 @@ class Replica:
                 return self._progress()
             case Checked(point=point, digest=digest):
                 return self._compare(sender, point, digest)
+            case Supply():
+                return []  # asked of several workers, and another's came first
             case _:
                 raise TypeError(f"{type(message).__name__} is not for a primary")
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from shoal.cluster.member import Seat
+from shoal.store.batches import AVERAGES
+from shoal.store.codec import AbstractCodec, decode, travelling
 from shoal.store.ledger import Ledger
 from shoal.store.letters import FROM_DIRECTOR, TO_DIRECTOR, Closed, Placed, Serve
 from shoal.store.links import Heard, Linked, Links
@@ -51,6 +53,7 @@ class Server:
         make: Callable[[int], Tensors],
         scales: bool = False,
         before: Server | None = None,
+        codec: AbstractCodec | None = None,
     ) -> None:
         """`make` makes a shard's tensors from the script's model. `scales`: stale updates count less.
 
@@ -62,6 +65,7 @@ class Server:
         self._shapes = shapes
         self._make = make
         self._scales = scales
+        self._codec = codec
         self._replicas = [Replica(shard, me) for shard in range(len(shapes))]
         self.tensors: dict[int, Tensors] = {}  # of the shards that it holds
         if before is not None:
@@ -137,7 +141,7 @@ class Server:
             case Pull(rows=rows):
                 return shapes.asked(rows)
             case Push(rows=rows) | Order(rows=rows):
-                return shapes.pushed(rows)
+                return travelling(self._codec, shapes, rows)
             case Supply():
                 return shapes.pulled(0)
             case Transfer(rows=rows):
@@ -193,6 +197,8 @@ class Server:
                 self._seat.write(TO_DIRECTOR.encode(message))
             case Apply(_, update, staleness, gradients):
                 assert isinstance(gradients, list)
+                if self._codec is not None:
+                    gradients = decode(self._codec, gradients, self._shapes[replica.shard])
                 scale = 1.0 / (1 + staleness) if self._scales else 1.0
                 self._of(replica.shard).apply(update.batch.epoch, gradients, update.rate, scale)
                 self.applied += 1
@@ -212,8 +218,8 @@ class Server:
     def _give(self, to: str, message: Pulled | Transfer | Listed, asked: Sequence[Array]) -> None:
         tensors = self._of(message.shard)
         match message:
-            case Pulled():
-                given = tensors.weights(asked)
+            case Pulled(batch=batch):
+                given = tensors.averages() if batch.place == AVERAGES else tensors.weights(asked)
             case Transfer():
                 message, given = msgspec.structs.replace(message, rows=tensors.rows), tensors.state()
             case Listed(start=start):

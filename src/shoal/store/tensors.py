@@ -57,6 +57,7 @@ class ShardShapes(msgspec.Struct, frozen=True):
 
     weights: Shapes  # what a worker pulls, or supplies
     gradients: Shapes  # what a worker pushes
+    exact: int = 0  # how many of the last of these are no gradients, and travel as they are
 
     def asked(self, rows: int) -> Shapes:
         """Beside a Pull."""
@@ -105,6 +106,9 @@ class Tensors(Protocol):
 
     def weights(self, asked: Sequence[Array]) -> Sequence[Array]:
         """`asked`: of a part of a table, the ids of the rows."""
+
+    def averages(self) -> Sequence[Array]:
+        """What the weights become after the last update. Changes nothing."""
 
     def set_weights(self, weights: Sequence[Array]) -> None: ...
 

@@ -1,0 +1,55 @@
+"""What is encoded of an update, and what a server makes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shoal.errors import BadFrame
+from shoal.store.codec import Encoder, decode, travelling
+from shoal.store.tensors import Array, ArrayShape, Shapes, ShardShapes
+
+from .test_real_store import Half
+
+SHAPES = ShardShapes((), (ArrayShape("float32", 3), ArrayShape("float32", 2), ArrayShape("int64", 1)), exact=1)
+
+
+def update(value: float, count: int) -> list[Array]:
+    return [np.full(3, value, np.float32), np.full(2, -value, np.float32), np.full(1, count, np.int64)]
+
+
+def test_only_gradients_change_their_form():
+    assert travelling(None, SHAPES) is SHAPES.gradients
+    assert [(shape.dtype, shape.size) for shape in travelling(Half(), SHAPES)] == [
+        ("float16", 3),
+        ("float16", 2),
+        ("int64", 1),
+    ]
+    encoded = Encoder(Half(), [SHAPES]).encode(0, update(1.5, 70_001))
+    assert [array.dtype.name for array in encoded] == ["float16", "float16", "int64"]
+    decoded = decode(Half(), encoded, SHAPES)
+    assert [array.tolist() for array in decoded] == [[1.5] * 3, [-1.5] * 2, [70_001]]
+    assert [array.dtype.name for array in decoded] == ["float32", "float32", "int64"]
+
+
+def test_what_one_update_leaves_out_comes_with_the_next_of_the_same_shard():
+    encoder = Encoder(Half(), [SHAPES, SHAPES])
+    sent = [encoder.encode(shard, update(2049.0, 1))[0][0] for shard in (0, 0, 1)]
+    assert sent == [2048.0, 2050.0, 2048.0]
+
+
+class Short(Half):
+    def decode(self, encoded: list[Array], gradients: Shapes) -> list[Array]:
+        return super().decode(encoded, gradients)[:1]
+
+
+class Wide(Half):
+    def decode(self, encoded: list[Array], gradients: Shapes) -> list[Array]:
+        return [array.astype(np.float64) for array in encoded]
+
+
+@pytest.mark.parametrize("codec", [Short(), Wide()])
+def test_what_is_decoded_must_be_the_shards_gradients(codec: Half):
+    encoded = Encoder(Half(), [SHAPES]).encode(0, update(1.0, 1))
+    with pytest.raises(BadFrame, match="does not give the gradients"):
+        decode(codec, encoded, SHAPES)
