@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import resource
+import select
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from contestants import ANSWER, end_with_bench
 from harness import Facts, significant
 from shoal.cluster.department import Send
 from shoal.errors import RunEnded
@@ -63,6 +65,7 @@ class Pair:
                 stdout=subprocess.PIPE,
                 text=True,
                 env=environ,
+                preexec_fn=end_with_bench,
             )
             for half, core in CORES.items()
         }
@@ -70,7 +73,11 @@ class Pair:
         self._used: dict[str, list[float]] = {half: [0.0, 0.0] for half in CORES}  # CPU seconds and page faults
 
     def __enter__(self) -> Pair:
-        self.exchange(0.2)
+        try:
+            self.exchange(0.2)
+        except BaseException:
+            self.__exit__()
+            raise
         self._moved = 0
         self._used = {half: [0.0, 0.0] for half in CORES}
         return self
@@ -78,8 +85,14 @@ class Pair:
     def __exit__(self, *_: object) -> None:
         for half in self._halves.values():
             assert half.stdin
-            half.stdin.close()
-            half.wait(30)
+            with contextlib.suppress(BrokenPipeError):
+                half.stdin.close()
+        for half in self._halves.values():
+            try:
+                half.wait(10)
+            except subprocess.TimeoutExpired:
+                half.kill()
+                half.wait()
         shutil.rmtree(self._folder)
 
     def exchange(self, seconds: float) -> float:
@@ -117,6 +130,8 @@ class Pair:
         assert process.stdout
         process.stdin.write(json.dumps([word, seconds]) + "\n")
         process.stdin.flush()
+        if not select.select([process.stdout], [], [], seconds + ANSWER)[0]:
+            raise RuntimeError(f"the {half} of a pair does not answer")
         line = process.stdout.readline()
         if not line:
             raise RuntimeError(f"the {half} of a pair died")
