@@ -22,7 +22,8 @@ from shoal.wire.memory import SharedBlock
 from shoal.wire.messages import Message
 
 SMALL = 64 << 10  # bytes; less goes over the connection
-MOST = 8  # blocks for one receiver
+GRAIN = 256 << 10  # bytes; blocks are of so many or a multiple, so that shards of nearly one size can share them
+MOST = 64  # blocks for one receiver; there are as many as were ever on their way at a time
 
 
 class Share(Message, frozen=True):
@@ -86,9 +87,9 @@ class Outgoing:
                 return number
         if len(self._blocks) == MOST:
             return None
-        block = SharedBlock.create("shoal-store", nbytes)
+        block = SharedBlock.create("shoal-store", -(-nbytes // GRAIN) * GRAIN)
         self._blocks.append(_Lent(block, True))
-        self._share(Share(len(self._blocks) - 1, nbytes), block.fd)
+        self._share(Share(len(self._blocks) - 1, block.nbytes), block.fd)
         return len(self._blocks) - 1
 
 
