@@ -74,6 +74,11 @@ def test_the_model_and_its_optimizer_stay_as_they_are(told: Any) -> None:
     assert told["model stays"] == {"same": True, "optimizer unbuilt": True}
 
 
+def test_a_rehearsal_compiles_the_update_and_changes_nothing(told: Any) -> None:
+    programs = [None, None] if told["backend"] == "torch" else [1, 1]
+    assert told["rehearsals"] == {"unchanged": True, "programs": programs}
+
+
 def test_parameters_have_names_of_their_own(told: Any) -> None:
     assert told["names"] == ["w", "w_3", "w_2"]
 

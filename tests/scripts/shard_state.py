@@ -103,7 +103,10 @@ class Beside:
 
     def shard(self) -> list[ShardState]:
         """Shards of the model as it is now."""
-        return [ShardState(shard, self.parameters, self.trainable, self.model.optimizer) for shard in self.shards]
+        states = [ShardState(shard, self.parameters, self.trainable, self.model.optimizer) for shard in self.shards]
+        for state in states:
+            state.rehearse()  # as a server does; nothing of what follows may depend on it
+        return states
 
     def update(self, times: int) -> None:
         for time in range(times):
@@ -324,6 +327,18 @@ def model_stays() -> dict[str, bool]:
     return {"same": same(before, after), "optimizer unbuilt": not model.optimizer.built}
 
 
+def rehearsals() -> dict[str, Any]:
+    """How many programs an update needed: after a rehearsal, and after an update that followed; None: it has none."""
+    small = Small(optimizers.Adam(0.1), [METRIC, STATISTIC])
+    program = getattr(small.state._engine, "_update", None)
+    count = getattr(program, "_cache_size", None) or getattr(program, "experimental_get_tracing_count", lambda: None)
+    before = small.state.digest()
+    small.state.rehearse()
+    unchanged, first = small.state.digest() == before, count()
+    small.push(0.2, 2, 0.3, 0.1)
+    return {"unchanged": unchanged, "programs": [first, count()]}
+
+
 def names() -> list[str]:
     one, two, other = (keras.Variable(np.zeros(2, np.float32), name=name) for name in ("w", "w", "w_2"))
     return [parameter.name for parameter in parameters_of([one, two, other], optimizers.SGD(0.1))]
@@ -371,6 +386,7 @@ told = {
     "resets": resets(),
     "learning rates": learning_rates(),
     "model stays": model_stays(),
+    "rehearsals": rehearsals(),
     "names": names(),
     "needs": needs(),
     "constrained": constrained(),

@@ -18,9 +18,11 @@ from shoal.config import Servers
 from shoal.errors import RunEnded
 from shoal.store.client import Client, EpochEnd, Work
 from shoal.store.director import Director
-from shoal.store.letters import Open
+from shoal.store.letters import FROM_DIRECTOR, Open, Placed
+from shoal.store.placement import Placement, ShardView
 from shoal.store.server import Server
 from shoal.store.tensors import Array, ArrayShape, Shapes, ShardShapes
+from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 
 SHAPES = [ShardShapes((ArrayShape("float32", size),), (ArrayShape("float32", size),)) for size in (5, 3000, 70_000)]
@@ -185,6 +187,35 @@ def test_every_batch_is_applied_once_and_all_see_the_same_weights_at_the_end(sta
     is_exact(store)
     assert len(store.ends) == workers
     assert bound is None or max(store.staleness) <= bound
+
+
+def test_a_server_has_all_that_it_is_to_hold_before_it_is_counted_for_any_of_it(tmp_path):
+    made: list[int] = []
+
+    def make(shard: int) -> Sums:
+        made.append(shard)
+        return Sums(shard)
+
+    class Seat:
+        """Nobody is there."""
+
+        def read_with(self, reader: object) -> None: ...
+
+        def write(self, content: bytes) -> None: ...
+
+    key = RunKey(bytes(32))
+    with contextlib.closing(Listener(f"unix:{tmp_path}/s.sock", key)) as listener:
+        server = Server("server-2", 0, Seat(), listener, key, SHAPES, make)
+        with contextlib.closing(server):
+            views = (
+                ShardView(3, 0, "server-1", (), ("server-2",), 1),
+                ShardView(3, 1, "server-1", ("server-0",), (), 1),
+                ShardView(3, 2, "server-1", (), ("server-2",), 1),
+            )
+            placement = Placement(3, ("server-0", "server-1", "server-2"), 2, (20, 12_000, 280_000), views)
+            server.read(FROM_DIRECTOR.encode(Placed(0, placement, (), {})))
+            server._read_letters()
+            assert made == [0, 2]
 
 
 def test_a_server_is_lost_and_its_backup_goes_on_with_everything(start):

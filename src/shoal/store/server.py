@@ -114,6 +114,9 @@ class Server:
                         if view.number > replica.view:
                             self._lacking.pop(view.shard, None)  # what waits there was said in an older view
                         self._perform(replica, replica.take_view(view))
+                    for view in placement.views:
+                        if self._me in view.holders:
+                            self._of(view.shard)  # takes a while: before it is counted for any of them
                 case Closed(call) if call == self._call:
                     self._closed = True
 
