@@ -128,7 +128,7 @@ def tf_keras_mwms(model: str) -> Job:
     return [Contestant("tf-keras-mwms", commands, SAMPLES_PER_WORKER * WORKERS)]
 
 
-def tf_keras_ps(model: str) -> Job:
+def tf_keras_ps(model: str, samples: int = SAMPLES_PER_WORKER) -> Job:
     """The legacy parameter servers: 2 workers, one server and a chief, which only hands out steps."""
     python = tf_keras_environment()
     tasks = {"worker": WORKERS, "ps": 1, "chief": 1}
@@ -137,11 +137,11 @@ def tf_keras_ps(model: str) -> Job:
     commands = []
     for role, count in tasks.items():
         for index in range(count):
-            argv = _script("tf_keras_ps.py", model, python=python)
+            argv = _script("tf_keras_ps.py", model, samples, python=python)
             task = {"cluster": cluster, "task": {"type": role, "index": index}}
             cores = [index] if role == "worker" else range(WORKERS)
             commands.append(Command(argv, {"TF_CONFIG": json.dumps(task), **threads, **QUIET}, cores))
-    return [Contestant("tf-keras-ps", commands, SAMPLES_PER_WORKER, patience=LEGACY_PATIENCE)]
+    return [Contestant("tf-keras-ps", commands, samples, patience=LEGACY_PATIENCE)]
 
 
 PEER_JOBS: dict[str, Callable[[str], Job]] = {
