@@ -139,12 +139,12 @@ class Server:
         if not isinstance(message, ShardMessage) or not 0 <= message.shard < len(self._shapes):
             return  # nobody who means well says that
         lack = self._lacking.get(message.shard)
-        if lack is None:
+        if isinstance(message, Supply):
+            if lack is not None and message.view == lack.view:  # else the answer of one more that was asked
+                self._supply(message, arrays)
+        elif lack is None:
             replica = self._replicas[message.shard]
             self._perform(replica, replica.handle(peer, message, arrays))
-        elif isinstance(message, Supply):
-            if message.view == lack.view:
-                self._supply(message, arrays)
         else:
             lack.waiting.append((peer, message, arrays))
 
