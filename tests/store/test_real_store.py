@@ -18,16 +18,12 @@ from shoal.config import Servers
 from shoal.errors import RunEnded
 from shoal.store.client import Client, EpochEnd, Work
 from shoal.store.director import Director
-from shoal.store.letters import FROM_DIRECTOR, Open, Placed
-from shoal.store.messages import Supply
-from shoal.store.placement import Placement, ShardView
+from shoal.store.letters import Open
 from shoal.store.server import Server
 from shoal.store.tensors import Array, ArrayShape, Shapes, ShardShapes
-from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 
 SHAPES = [ShardShapes((ArrayShape("float32", size),), (ArrayShape("float32", size),)) for size in (5, 3000, 70_000)]
-SIZES = tuple(4 * shape.weights[0].size for shape in SHAPES)
 BATCHES = 12
 EPOCHS = 2
 
@@ -136,7 +132,8 @@ class Store:
         seat = self.run.join(number)
         initial = [[np.full(shape.weights[0].size, 7.0, np.float32)] for shape in SHAPES]
         client = Client(id, 0, seat, self.run.key, SHAPES, initial, 2)
-        client.open(Open(0, SIZES, 0, BATCHES, self.bound, self.replicas, 2))
+        sizes = tuple(shape.weights[0].size * 4 for shape in SHAPES)
+        client.open(Open(0, sizes, 0, BATCHES, self.bound, self.replicas, 2))
         for epoch in range(EPOCHS):
             if epoch:
                 client.go_on(epoch, BATCHES)
@@ -188,56 +185,6 @@ def test_every_batch_is_applied_once_and_all_see_the_same_weights_at_the_end(sta
     is_exact(store)
     assert len(store.ends) == workers
     assert bound is None or max(store.staleness) <= bound
-
-
-class Alone:
-    """A server that nobody is connected to, and the shards that it has made."""
-
-    def __init__(self, me: str, listener: Listener, key: RunKey) -> None:
-        self.made: dict[int, Sums] = {}
-        self.server = Server(me, 0, self, listener, key, SHAPES, self._make)
-
-    def place(self, views: Sequence[ShardView]) -> None:
-        placement = Placement(views[0].number, ("server-0", "server-1", "server-2"), 2, SIZES, tuple(views))
-        self.server.read(FROM_DIRECTOR.encode(Placed(0, placement, (), {})))
-        self.server._read_letters()
-
-    def _make(self, shard: int) -> Sums:
-        self.made[shard] = Sums(shard)
-        return self.made[shard]
-
-    # Its seat:
-
-    def read_with(self, reader: object) -> None: ...
-
-    def write(self, content: bytes) -> None: ...
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[Alone]:
-    key = RunKey(bytes(32))
-    with contextlib.closing(Listener(f"unix:{tmp_path}/s.sock", key)) as listener:
-        made = Alone("server-2", listener, key)
-        with contextlib.closing(made.server):
-            yield made
-
-
-def test_a_server_has_all_that_it_is_to_hold_before_it_is_counted_for_any_of_it(alone):
-    alone.place(
-        [
-            ShardView(3, 0, "server-1", (), ("server-2",), 1),
-            ShardView(3, 1, "server-1", ("server-0",), (), 1),
-            ShardView(3, 2, "server-1", (), ("server-2",), 1),
-        ]
-    )
-    assert list(alone.made) == [0, 2]
-
-
-def test_the_second_of_two_workers_that_supply_a_lost_shard_is_not_heeded(alone):
-    alone.place([ShardView(1, shard, "server-2", (), (), 1) for shard in range(len(SHAPES))])
-    for value in (1.0, 2.0):  # the first took long, and so another was asked
-        alone.server._hear("worker-0", Supply(0, 1, 4), [np.full(5, value, np.float32)])
-    assert (alone.made[0].values == 1.0).all()
 
 
 def test_a_server_is_lost_and_its_backup_goes_on_with_everything(start):

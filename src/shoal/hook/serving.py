@@ -39,7 +39,6 @@ class ShardTensors:
     """A shard's state, as the store asks for it."""
 
     def __init__(self, state: ShardState) -> None:
-        state.rehearse()
         self._state = state
 
     def apply(self, epoch: int, gradients: Sequence[Array], rate: float | None, scale: float) -> None:

@@ -88,6 +88,7 @@ class ShardState:
         self._epoch = -1  # of the last update
         weights = specs(self.weights())
         self.specs = Specs(weights, [_of_update(spec) for spec in weights], specs(self.state()))
+        self._rehearse()
 
     @property
     def learning_rate(self) -> float | None:
@@ -134,12 +135,6 @@ class ShardState:
         """The next update begins an epoch, whatever its number."""
         self._epoch = -1
 
-    def rehearse(self) -> None:
-        """Compiles the update, so that the first one takes no longer than the others. Nothing is changed."""
-        before = [np.array(array) for array in self.state()]
-        self.apply(self._epoch, [np.zeros(spec.shape, spec.dtype) for spec in self.specs.gradients])
-        self.load(before)
-
     def state(self) -> list[Array]:
         """Everything that the next updates depend on. See `weights` for how long."""
         epoch = np.full(1, self._epoch, np.int64)
@@ -168,6 +163,13 @@ class ShardState:
     def finalize(self) -> None:
         """After the last update: puts averages in the place of the weights, if the optimizer keeps some."""
         self._engine.finalize()
+
+    def _rehearse(self) -> None:
+        """Compiles the update: the first one must take no longer than the others, everybody may wait for it then."""
+        before = [np.array(array) for array in self.state()]
+        gradients = self.specs.gradients[: len(self._variables)]
+        self._engine.update([np.zeros(spec.shape, spec.dtype) for spec in gradients])
+        self.load(before)
 
     def _read(self, variables: Sequence[Any]) -> list[Array]:
         return [self._engine.read(variable) for variable in variables]
