@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import keras
 import ml_dtypes
+import msgspec
 import numpy as np
 
 from shoal.hook.engine import AbstractEngine, StepShape
 from shoal.hook.shard_state import Added, ShardState, parameters_of
-from shoal.store.shards import cut
+from shoal.store.shards import Needs, Parameter, cut
 from shoal.store.tensors import ArrayShape, ShardShapes
 from shoal.strategies.schema import Array
 
@@ -46,7 +47,9 @@ class StoreLayout:
         self._trainable = [engine.variables.trainable[i] for i in shape.gradients]
         self._parameters = parameters_of(self._trainable, optimizer)
         whole = sum(parameter.bytes for parameter in self._parameters)
-        self.shards = cut(self._parameters, max(1, min(2 * servers, whole // SHARD_BYTES)))
+        # One server has them all: nobody is relieved of a part, and workers would have to put the parts together.
+        parts = self._parameters if servers > 1 else [_uncut(parameter) for parameter in self._parameters]
+        self.shards = cut(parts, max(1, min(2 * servers, whole // SHARD_BYTES)))
         entries = shape.schema.entries
         first, second = len(shape.gradients), len(shape.gradients) + len(shape.changed)
         third = len(entries) - len(shape.extras)
@@ -158,6 +161,10 @@ class StoreLayout:
         held += [(about.dtype, _size(about)) for about in (self._added if number == 0 else ())]
         weights = tuple(ArrayShape(dtype, size) for dtype, size in held)
         return ShardShapes(weights, tuple(ArrayShape(_of_update(dtype), size) for dtype, size in held))
+
+
+def _uncut(parameter: Parameter) -> Parameter:
+    return msgspec.structs.replace(parameter, needs=Needs.WHOLE) if parameter.needs is Needs.SLICES else parameter
 
 
 def _size(added: Added) -> int:
