@@ -1,5 +1,8 @@
 """Training jobs in processes of their own: contestants, which take turns, and stamped jobs, which are disturbed.
 
+None of them outlives the bench. Whatever way it ends, its jobs are stopped first; when it is killed itself, the kernel
+tells them to end.
+
 A contestant is started once, compiles, and is then told to train for a slice at a time (peers/gate.py is its end
 of the line). In between it must use no CPU; how much it did use is part of its facts.
 
@@ -9,6 +12,8 @@ A stamped job trains until it is stopped. Each of its processes writes down when
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import json
 import os
 import select
@@ -33,8 +38,8 @@ from peers.stamps import Stamp, read
 
 GATE = "{gate}"  # stands for the gate's folder in a command
 STAMPS = "{stamps}"  # stands for the folder of stamps
-START = 300.0  # seconds within which the first step must be done
-ANSWER = 120.0  # seconds that a slice may last beyond what was asked
+START = 120.0  # seconds within which the first step must be done
+ANSWER = 120.0  # seconds after which a slice that is not over has failed
 IDLE = 0.05  # the share of a core that a paused contestant may use
 STEADY = 40  # steps after which a stamped job runs as it will
 OUR_WORKER = "shoal.launch.worker"
@@ -43,6 +48,10 @@ QUOTAS = Path("/sys/fs/cgroup/cpu")  # cgroup v1
 PERIOD = 10_000  # microseconds of a quota
 SETTLE = 0.3  # seconds after a slice in which the gatekeeper's fellows end the step they are in
 LONG_SETTLE = 0.6  # the same where each worker has heard only now that it is over
+KINDLY = 15.0  # seconds that processes have to end by themselves
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_BENCH = os.getpid()
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,7 @@ class Processes:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,  # Linux shares out a busy core by session: one each, for all
+                    preexec_fn=end_with_bench,
                 )
             )
 
@@ -94,9 +104,8 @@ class Processes:
         family = self.family()
         for process in self.started:
             process.terminate()
-        _, left = psutil.wait_procs(family, timeout=15.0)
-        for member in left:
-            member.kill()
+        _, left = psutil.wait_procs(family, timeout=KINDLY)
+        _kill(left)
         for process in self.started:
             process.wait()  # reaped, so that its CPU seconds count as ours
 
@@ -125,12 +134,23 @@ class Processes:
 class Contestant:
     """A job of one or more processes and a gatekeeper among them. Not for use by several threads."""
 
-    def __init__(self, name: str, commands: Sequence[Command], samples_per_step: int, gatekeepers: int = 1) -> None:
-        """`gatekeepers`: more than one where workers do not wait for each other; a step is then one worker's."""
+    def __init__(
+        self,
+        name: str,
+        commands: Sequence[Command],
+        samples_per_step: int,
+        gatekeepers: int = 1,
+        patience: float = ANSWER,
+    ) -> None:
+        """`gatekeepers`: more than one where workers do not wait for each other; a step is then one worker's.
+
+        `patience`: seconds after which a slice that is not over has failed.
+        """
         self.name = name
         self.commands = commands
         self._samples = samples_per_step
         self._gatekeepers = gatekeepers
+        self._patience = patience
         self.seconds_to_first_step = 0.0
         self._paused_since: tuple[float, float] | None = None  # wall and CPU seconds
         self._paused = [0.0, 0.0]  # wall and CPU seconds, summed over all pauses
@@ -141,6 +161,7 @@ class Contestant:
         """Start the processes; returns when the first step is done. Raises RuntimeError with the log's end."""
         self._folder = Path(tempfile.mkdtemp(prefix="bench-"))
         self._processes = Processes(self.name, self._folder)
+        self._paused_since = None
         for number in range(self._gatekeepers):
             (self._folder / f"ticket-{number}").touch()
         with socket.socket(socket.AF_UNIX) as listener:
@@ -152,7 +173,7 @@ class Contestant:
                 self._processes.start(command, gate=str(self._folder))
             connections = [self._accept(listener, begun + START) for _ in range(self._gatekeepers)]
         for connection in connections:
-            connection.settimeout(ANSWER)
+            connection.settimeout(self._patience)
         self._lines = [connection.makefile("rw") for connection in connections]
         self.seconds_to_first_step = max(answer["first_step_at"] for answer in self._answers()) - begun
 
@@ -423,9 +444,61 @@ def free_port() -> int:
         return port
 
 
+def run_to_end(name: str, command: Command, seconds: float) -> None:
+    """Run a job that ends by itself. RuntimeError if it fails, or does not end in this time."""
+    folder = Path(tempfile.mkdtemp(prefix="bench-"))
+    processes = Processes(name, folder)
+    _end_in_order()
+    try:
+        processes.start(command)
+        try:
+            code: int | None = processes.started[0].wait(seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+        if code != 0:
+            how = f"did not end within {seconds:.0f} s" if code is None else f"ended, exit code {code}"
+            raise RuntimeError(f"{name}: {how}\n{processes.log_end()}")
+    finally:
+        processes.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_with_bench() -> None:
+    """In a child, before it becomes what it shall be: it is told to end when the bench is gone, however that came."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != _BENCH:  # gone already
+        os._exit(1)
+
+
 def _end_in_order() -> None:
-    """A bench that is told to end (by `timeout`, say) stops its jobs first: they have sessions of their own."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    """A bench that is told to end (by `timeout`, say) stops its jobs first: they have sessions of their own.
+
+    Whoever loses its parent becomes the bench's own child, and the last thing that a bench does is to end its children.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    atexit.unregister(_end_children)
+    atexit.register(_end_children)
+
+
+def _end(number: int, frame: object) -> None:
+    for heard in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(heard, signal.SIG_IGN)  # once is enough: what follows must not be cut short
+    sys.exit(128 + number)
+
+
+def _end_children() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _kill(psutil.Process().children(recursive=True))
+
+
+def _kill(members: Sequence[psutil.Process]) -> None:
+    """Returns when they are gone."""
+    for member in members:
+        with suppress(psutil.Error):
+            member.kill()
+    psutil.wait_procs(members, timeout=KINDLY)
 
 
 def _family(pid: int) -> list[psutil.Process]:

@@ -17,6 +17,7 @@ from shoal.launch.environment import KEEP_MEMORY
 PYTHON = os.path.abspath(sys.executable)  # not resolved: the link is what makes a virtual environment
 PEERS = Path(__file__).resolve().parent / "peers"
 WORKERS = 2
+LEGACY_PATIENCE = 60.0  # seconds for a slice; one takes 5 to 10, and now and then its workers lock up for good
 APART = 50  # steps by which workers that do not wait for each other may differ
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 ONE_THREAD = {
@@ -38,7 +39,7 @@ def shoal(
     samples: int = SAMPLES_PER_WORKER,
 ) -> Job:
     """Ours: the plain Keras script, unchanged, under `shoal run`."""
-    launch = [*_launch(workers, backend), *flags]
+    launch = [*launch_ours(workers, backend), *flags]
     argv = [*launch, *_script("plain_keras.py", model, samples)[1:], "--workers", str(workers)]
     command = Command(argv, {**QUIET, **(env or {})}, range(workers))
     return [Contestant(f"shoal -n {workers}", [command], samples * workers)]
@@ -49,13 +50,13 @@ def stamped_shoal(
 ) -> Stamped:
     """Ours on JAX, to be disturbed; `words` are further ones of the script's."""
     script = [str(PEERS / "plain_keras.py"), "--model", model, "--workers", str(workers), "--samples", str(samples)]
-    argv = [*_launch(workers, "jax"), *flags, *script, "--stamps", STAMPS, *words]
+    argv = [*launch_ours(workers, "jax"), *flags, *script, "--stamps", STAMPS, *words]
     return Stamped(f"shoal -n {workers}", Command(argv, QUIET, range(cores)), workers)
 
 
 def served(model: str, flags: Sequence[str], samples: int = SAMPLES_PER_WORKER, workers: int = WORKERS) -> Job:
     """Ours on JAX with parameter servers, not synchronous: a step is one worker's, a whole batch."""
-    launch = [*_launch(workers, "jax"), "--strategy", "ps", *flags]
+    launch = [*launch_ours(workers, "jax"), "--strategy", "ps", *flags]
     argv = [*launch, *_script("plain_keras.py", model, samples)[1:]]
     name = f"shoal -n {workers} {' '.join(flags)}"
     return [Contestant(name, [Command(argv, QUIET, range(WORKERS))], samples, gatekeepers=workers)]
@@ -64,7 +65,7 @@ def served(model: str, flags: Sequence[str], samples: int = SAMPLES_PER_WORKER, 
 def stamped_served(model: str, flags: Sequence[str], samples: int, workers: int = WORKERS) -> Stamped:
     """The same, to be disturbed: every batch is stamped by the worker that has computed it."""
     script = [str(PEERS / "plain_keras.py"), "--model", model, "--samples", str(samples), "--stamps", STAMPS]
-    argv = [*_launch(workers, "jax"), "--strategy", "ps", *flags, *script]
+    argv = [*launch_ours(workers, "jax"), "--strategy", "ps", *flags, *script]
     name = f"shoal -n {workers} {' '.join(flags)}"
     return Stamped(name, Command(argv, QUIET, range(WORKERS)), workers, apart=APART)
 
@@ -127,7 +128,7 @@ def tf_keras_mwms(model: str) -> Job:
     return [Contestant("tf-keras-mwms", commands, SAMPLES_PER_WORKER * WORKERS)]
 
 
-def tf_keras_ps(model: str) -> Job:
+def tf_keras_ps(model: str, samples: int = SAMPLES_PER_WORKER) -> Job:
     """The legacy parameter servers: 2 workers, one server and a chief, which only hands out steps."""
     python = tf_keras_environment()
     tasks = {"worker": WORKERS, "ps": 1, "chief": 1}
@@ -136,11 +137,11 @@ def tf_keras_ps(model: str) -> Job:
     commands = []
     for role, count in tasks.items():
         for index in range(count):
-            argv = _script("tf_keras_ps.py", model, python=python)
+            argv = _script("tf_keras_ps.py", model, samples, python=python)
             task = {"cluster": cluster, "task": {"type": role, "index": index}}
             cores = [index] if role == "worker" else range(WORKERS)
             commands.append(Command(argv, {"TF_CONFIG": json.dumps(task), **threads, **QUIET}, cores))
-    return [Contestant("tf-keras-ps", commands, SAMPLES_PER_WORKER)]
+    return [Contestant("tf-keras-ps", commands, samples, patience=LEGACY_PATIENCE)]
 
 
 PEER_JOBS: dict[str, Callable[[str], Job]] = {
@@ -169,7 +170,8 @@ def tf_keras_environment() -> str:
     return python
 
 
-def _launch(workers: int, backend: str) -> list[str]:
+def launch_ours(workers: int, backend: str) -> list[str]:
+    """The beginning of our commands: one thread per worker."""
     return [PYTHON, "-m", "shoal", "run", "-n", str(workers), "--threads", "1", "--backend", backend]
 
 

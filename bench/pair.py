@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import resource
+import select
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from contestants import ANSWER, end_with_bench
 from harness import Facts, significant
 from shoal.cluster.department import Send
 from shoal.errors import RunEnded
@@ -63,6 +65,7 @@ class Pair:
                 stdout=subprocess.PIPE,
                 text=True,
                 env=environ,
+                preexec_fn=end_with_bench,
             )
             for half, core in CORES.items()
         }
@@ -70,7 +73,11 @@ class Pair:
         self._used: dict[str, list[float]] = {half: [0.0, 0.0] for half in CORES}  # CPU seconds and page faults
 
     def __enter__(self) -> Pair:
-        self.exchange(0.2)
+        try:
+            self.exchange(0.2)
+        except BaseException:
+            self.__exit__()
+            raise
         self._moved = 0
         self._used = {half: [0.0, 0.0] for half in CORES}
         return self
@@ -78,8 +85,14 @@ class Pair:
     def __exit__(self, *_: object) -> None:
         for half in self._halves.values():
             assert half.stdin
-            half.stdin.close()
-            half.wait(30)
+            with contextlib.suppress(BrokenPipeError):
+                half.stdin.close()
+        for half in self._halves.values():
+            try:
+                half.wait(10)
+            except subprocess.TimeoutExpired:
+                half.kill()
+                half.wait()
         shutil.rmtree(self._folder)
 
     def exchange(self, seconds: float) -> float:
@@ -117,6 +130,8 @@ class Pair:
         assert process.stdout
         process.stdin.write(json.dumps([word, seconds]) + "\n")
         process.stdin.flush()
+        if not select.select([process.stdout], [], [], seconds + ANSWER)[0]:
+            raise RuntimeError(f"the {half} of a pair does not answer")
         line = process.stdout.readline()
         if not line:
             raise RuntimeError(f"the {half} of a pair died")
@@ -153,6 +168,8 @@ class Desk:
 class Toy:
     """A shard whose update takes no time: the first number of each array is the last gradient's."""
 
+    rows = 0
+
     def __init__(self) -> None:
         self._values = [np.zeros(shape.size, np.float32) for shape in SHARD]
 
@@ -160,7 +177,7 @@ class Toy:
         for value, gradient in zip(self._values, gradients, strict=True):
             value[0] = gradient[0]
 
-    def weights(self) -> Sequence[Array]:
+    def weights(self, asked: Sequence[Array] = ()) -> Sequence[Array]:
         return self._values
 
     def averages(self) -> Sequence[Array]:
@@ -173,7 +190,7 @@ class Toy:
     def state(self) -> Sequence[Array]:
         return self._values
 
-    def state_shapes(self) -> Shapes:
+    def state_shapes(self, rows: int = 0) -> Shapes:
         return SHARD
 
     def load(self, state: Sequence[Array]) -> None:

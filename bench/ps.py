@@ -10,9 +10,10 @@
                of at most 4, against synchronous training in which the fast one waits (torch DDP, and our all-reduce
                with as many pieces as workers)
 
-Samples are those of all workers: without a step in common each worker has a gate of its own (peers/gate.py).
+Samples are those of all workers: without a step in common each worker has a gate of its own (peers/gate.py). The legacy
+peer locks up now and then: it is then started anew, and how often that was is told.
 
-    python bench/ps.py [--quick] [--parts transfer training replicas straggler] > ps.json
+    python bench/ps.py [--quick] [--parts transfer training replicas straggler] > ps.json       (about 12 minutes)
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ ONCE = ("--servers", "2", "--replicas", "1", "--staleness", "inf")
 CEILING, LEGACY, ALLREDUCE, DDP = "two isolated jobs", "tf-keras-ps", "shoal, all-reduce", "torch-ddp"
 PIPELINED = "shoal, two updates at a time"
 GOALS = {
-    "transfer": "push and pull over memcpy",
+    "transfer": "push and pull over memcpy of as many bytes",
     "training": "ours over legacy ParameterServerStrategy",
     "replicas": "with a replica over without",
 }
 LEAST = {"transfer": 0.25, "training": 4.0, "replicas": 0.5}
+RESTARTS = 2  # of the legacy peer; if it locks up more often there is no comparison
 PACKAGES = ("keras", "jax", "jaxlib", "torch", "numpy")
 
 Maker = Callable[[], Job]
@@ -68,6 +70,7 @@ def transfer(given: argparse.Namespace, rng: random.Random) -> Facts:
         "ours": {"rate": spread(all_of_ours(duels)), "counts": counts},
         "milliseconds": significant(1e3 * 2 * BYTES / spread(all_of_ours(duels))["median"]),
         "limit": facts["memcpy"],
+        "over_memcpy_of_half_as_many": significant(duels["memcpy"].ratio / 2),  # of what one way moves
         "others": {PIPELINED: facts[PIPELINED]},
         "same_against_itself": check,
         "void": void,
@@ -87,6 +90,9 @@ def training(given: argparse.Namespace, rng: random.Random) -> Facts:
     limit = rates.pop(CEILING)
     if LEGACY in duels:
         found["goal"] = verdict("training", duels[LEGACY].ratio, found["void"])
+        # What no system that computes as Keras does could exceed. Both were measured against ours, turn by turn.
+        pairs = zip(duels[LEGACY].ratios, duels[CEILING].ratios, strict=True)
+        found["limit_over_peer"] = spread([over_legacy / of_ceiling for over_legacy, of_ceiling in pairs])
     return {**found, "limit": limit, "peers": {LEGACY: rates.pop(LEGACY)} if LEGACY in rates else {}, "others": rates}
 
 
@@ -119,6 +125,9 @@ def compare(
         stack.enter_context(running(ours))
         ours_once = partial(together, ours, given.seconds)
         others = {name: partial(together, job, given.seconds) for name, job in jobs.items()}
+        restarts: list[str] = []
+        if LEGACY in jobs:
+            others[LEGACY] = partial(started_anew, jobs[LEGACY], given.seconds, restarts)
         for warm_up in (ours_once, *others.values()):
             warm_up()
         second = make()
@@ -134,10 +143,27 @@ def compare(
             "ours": {"rate": spread(all_of_ours(duels)), **facts_of(ours)},
             "others": {name: {**duel.facts(), **facts_of(jobs[name])} for name, duel in duels.items()},
             "skipped": skipped,
+            "started_anew": restarts,
             "same_against_itself": check,
             "void": void,
         }
         return facts, duels
+
+
+def started_anew(job: Job, seconds: float, restarts: list[str]) -> float:
+    """A slice of a peer that may lock up: it is then started again, and `restarts` gets the reason."""
+    try:
+        return together(job, seconds)
+    except RuntimeError as error:
+        if len(restarts) == RESTARTS:
+            raise
+        restarts.append(str(error).splitlines()[0])
+        say(f"started anew: {restarts[-1]}")
+    for contestant in job:
+        contestant.stop()
+        contestant.start()
+    together(job, seconds)  # its first ones are slower
+    return together(job, seconds)
 
 
 def straggler(given: argparse.Namespace, rng: random.Random) -> Facts:
@@ -156,7 +182,7 @@ def straggler(given: argparse.Namespace, rng: random.Random) -> Facts:
         for warm_up in (ours_once, *others.values()):
             warm_up()
         check = same_against_itself(ours_once, ours_once, max(2, given.pairs // 2), rng)
-        duels = tournament(ours_once, others, given.pairs, rng, say)
+        duels = tournament(ours_once, others, max(2, given.pairs - 2), rng, say)
         void = ["A/A is not 1.00"] if check["void"] else []
         void += [f"{name} works while paused" for name in restless(everybody)]
         facts = {name: {**duel.facts(), **facts_of(jobs[name])} for name, duel in duels.items()}
@@ -216,6 +242,8 @@ def table(parts: Mapping[str, Facts]) -> list[list[str]]:
                 ratio = facts.get("ratio")
                 rate = f"{facts['rate']['median'] / unit:.4g}"
                 rows.append([part, name, rate, *_ratio(ratio), ""])
+        if "limit_over_peer" in found:
+            rows.append([part, f"limit over {LEGACY}", "", *_ratio(found["limit_over_peer"]), ""])
         for name, ratio in found.get("staleness_4_over_synchronous", {}).items():
             rows.append([part, f"staleness 4 over {name}", "", *_ratio(ratio), ""])
         rows.append([part, "ours again (A/A)", "", *_ratio(found["same_against_itself"]["ratio"]), ""])
@@ -224,6 +252,7 @@ def table(parts: Mapping[str, Facts]) -> list[list[str]]:
             reached = "void" if found["void"] else "reached" if goal["reached"] else "MISSED"
             rows.append([part, goal["what"], "", str(goal["found"]), goal["goal"], reached])
         rows += [[part, f"skipped: {name}", "", "", "", ""] for name in found.get("skipped", {})]
+        rows += [[part, f"started anew: {reason}", "", "", "", ""] for reason in found.get("started_anew", ())]
         rows += [[part, f"VOID: {reason}", "", "", "", ""] for reason in found["void"]]
     return rows
 
@@ -238,13 +267,13 @@ def main() -> None:
     layout = argparse.RawDescriptionHelpFormatter
     options = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     options.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS))
-    options.add_argument("--pairs", type=int, default=12)
-    options.add_argument("--seconds", type=float, default=3.0, help="length of a slice of training; a transfer's: half")
+    options.add_argument("--pairs", type=int, default=10)
+    options.add_argument("--seconds", type=float, default=2.0, help="length of a slice of training; a transfer's: half")
     options.add_argument("--seed", type=int, default=random.randrange(10**6))
-    options.add_argument("--quick", action="store_true", help="2 pairs of 2 s: shows that it works, no more")
+    options.add_argument("--quick", action="store_true", help="2 pairs of 1 s: shows that it works, no more")
     given = options.parse_args()
     if given.quick:
-        given.pairs, given.seconds = 2, 2.0
+        given.pairs, given.seconds = 2, 1.0
     watch = Watch()
     rng = random.Random(given.seed)
     parts = {part: PARTS[part](given, rng) for part in given.parts}

@@ -47,6 +47,7 @@ def serve(resolver: Any) -> None:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--model", choices=("mlp", "conv"), default="mlp")
+    options.add_argument("--samples", type=int, default=SAMPLES_PER_WORKER, help="per worker and step")
     options.add_argument("--gate")
     given = options.parse_args()
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
@@ -57,8 +58,8 @@ def main() -> None:
     strategy = tf.distribute.ParameterServerStrategy(resolver)
 
     def batches(context: Any) -> tf.data.Dataset:
-        samples = tf.data.Dataset.from_tensor_slices(data(given.model, SAMPLES_PER_WORKER))
-        return samples.batch(SAMPLES_PER_WORKER, drop_remainder=True).cache().repeat().prefetch(2)
+        samples = tf.data.Dataset.from_tensor_slices(data(given.model, given.samples))
+        return samples.batch(given.samples, drop_remainder=True).cache().repeat().prefetch(2)
 
     with strategy.scope():
         model = build(tf_keras, given.model)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from shoal.cluster.events import (
     Closed,
     Decision,
+    Ending,
     Event,
     Evidence,
     Exited,
@@ -55,7 +56,8 @@ from shoal.cluster.messages import (
     StatusRequest,
     ViewChange,
 )
-from shoal.config import Deadlines
+from shoal.cluster.view import Member
+from shoal.config import Deadlines, Servers
 from shoal.wire.messages import Message
 
 from .scene import COORDINATOR, IDENTITY, Scene, config, ids, member, new_view, reports, told
@@ -1080,3 +1082,37 @@ def test_who_was_lost_before_stays_outside_and_who_does_not_come_again_is_lost()
 
 def test_nothing_is_written_down_before_there_is_a_view():
     assert Scene(2, joined=False, least=1).membership.record() is None
+
+
+class Servants:
+    """A department that remembers which servers it was told of."""
+
+    def __init__(self) -> None:
+        self.told: list[list[str]] = []
+
+    def take(self, workers, servers, expected, now):
+        self.told.append(sorted(servers))
+        return []
+
+    def tick(self, now):
+        return []
+
+    def welcomes(self, call):
+        return False
+
+    def record(self):
+        return b""
+
+
+@pytest.mark.parametrize("role", ["worker", "server"])
+def test_one_that_is_dying_is_not_waited_for_until_its_memory_is_given_back(role):
+    department = Servants()
+    settings = config(2, least=1, servers=Servers(2, 2, None))
+    membership = Membership(settings, COORDINATOR, 0.0, department)
+    members = [*map(member, range(2)), *(Member(f"server-{n}", "server", 200 + n, "here", "unix:/s") for n in range(2))]
+    for link, one in enumerate(members, 1):
+        membership.handle(Said(link, Join(one, IDENTITY)), 0.0)
+    assert department.told[-1] == ["server-0", "server-1"]
+    decisions = membership.handle(Ending(f"{role}-1"), 1.0)
+    assert department.told[-1] == (["server-0", "server-1"] if role == "worker" else ["server-0"])
+    assert (new_view(decisions) is not None) == (role == "worker")

@@ -93,6 +93,15 @@ def test_the_model_and_its_optimizer_stay_as_they_are(told: Any) -> None:
     assert told["model stays"] == {"same": True, "optimizer unbuilt": True}
 
 
+def test_what_one_server_has_alone_is_not_cut(told: Any) -> None:
+    assert told["cuts"]["1"] == 0
+    assert told["cuts"]["2"] > 0
+
+
+def test_an_update_is_compiled_before_the_first_one_comes(told: Any) -> None:
+    assert told["programs"] == ([None, None] if told["backend"] == "torch" else [1, 1])
+
+
 def test_parameters_have_names_of_their_own(told: Any) -> None:
     assert told["names"] == ["w", "w_3", "w_2"]
 

@@ -15,11 +15,13 @@ from keras import layers, optimizers
 
 from shoal.collectives.arrays import view
 from shoal.errors import ShoalError
+from shoal.hook import store_layout
 from shoal.hook.engines import engine_for
 from shoal.hook.row_table import RowTable
 from shoal.hook.shard_optimizer import needs_of
 from shoal.hook.shard_state import Added, ShardState, parameters_of
 from shoal.hook.sharded_embedding import ShardedEmbedding
+from shoal.hook.store_layout import StoreLayout
 from shoal.hook.updates import refuse_unless_served
 from shoal.store.rows import Table
 from shoal.store.shards import cut
@@ -374,6 +376,31 @@ def model_stays() -> dict[str, bool]:
     return {"same": same(before, after), "optimizer unbuilt": not model.optimizer.built}
 
 
+def cuts() -> dict[int, int]:
+    """By the number of servers: how many parameters lie in more than one shard."""
+    model = make_model(optimizers.Adam(0.1))
+    model.optimizer.build(model.trainable_variables)
+    engine = engine_for(model)
+    engine.begin(0)
+    shape = engine.trace((np.zeros((2, 300), np.float32), np.zeros(2, np.int64)))
+    store_layout.SHARD_BYTES = 1 << 16
+    counts = {}
+    for servers in (1, 2):
+        ranges = [r.parameter for s in StoreLayout(engine, shape, model.optimizer, servers).shards for r in s.ranges]
+        counts[servers] = len(ranges) - len(set(ranges))
+    return counts
+
+
+def programs() -> list[int | None]:
+    """How many were compiled before the first update, and after it; None: the backend compiles none."""
+    small = Small(optimizers.Adam(0.1), [METRIC, STATISTIC])
+    program = getattr(small.state._engine, "_update", None)
+    count = getattr(program, "_cache_size", None) or getattr(program, "experimental_get_tracing_count", lambda: None)
+    before = count()
+    small.push(0.2, 2, 0.3, 0.1)
+    return [before, count()]
+
+
 def names() -> list[str]:
     one, two, other = (keras.Variable(np.zeros(2, np.float32), name=name) for name in ("w", "w", "w_2"))
     return [parameter.name for parameter in parameters_of([one, two, other], optimizers.SGD(0.1))]
@@ -470,6 +497,8 @@ told = {
     "learning rates": learning_rates(),
     "stale rates": stale_rates(),
     "model stays": model_stays(),
+    "cuts": cuts(),
+    "programs": programs(),
     "names": names(),
     "needs": needs(),
     "constrained": constrained(),

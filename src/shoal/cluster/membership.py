@@ -241,7 +241,7 @@ class Membership:
             case Ending(member):
                 seat = self._seats.get(member)
                 # One that has finished, or has yet to join, is not missed.
-                if seat is not None and seat.counts and not seat.done and self.view and self.view.has(member):
+                if seat is not None and seat.counts and not seat.done and self._takes_part(member):
                     self._trouble(member, Vanished(seat.whereabouts(now)), now)
             case Exited(member, code):
                 self._exited(member, code, now)
@@ -564,6 +564,10 @@ class Membership:
             for id, seat in self._seats.items()
             if role_of(id) == "server" and seat.counts and seat.member
         }
+
+    def _takes_part(self, id: str) -> bool:
+        """Whether somebody may wait for this one: it is in the view, or serves those who are."""
+        return self.view is not None and (self.view.has(id) or id in self._servers())
 
     def _expected_servers(self) -> int:
         """How many are there, or may be soon."""

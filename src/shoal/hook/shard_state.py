@@ -104,6 +104,7 @@ class ShardState:
         weights = specs(self.weights())
         updated = [_of_update(spec) for spec in weights[: len(held) + len(added)]]
         self.specs = Specs(weights, updated + [OF_SCALED] * self._scaled, specs(self.state()))
+        self._rehearse()
 
     @property
     def learning_rate(self) -> float | None:
@@ -228,6 +229,13 @@ class ShardState:
         averages = [np.array(array) for array in self._read(self._variables)]
         self._engine.write(self._variables, kept[:count])
         return [*averages, *kept[count:]]
+
+    def _rehearse(self) -> None:
+        """Compiles the update: the first one must take no longer than the others, everybody may wait for it then."""
+        before = [np.array(array) for array in self.state()]
+        gradients = self.specs.gradients[: len(self._variables)]
+        self._engine.update([np.zeros(spec.shape, spec.dtype) for spec in gradients])
+        self.load(before)
 
     def _read(self, variables: Sequence[Any]) -> list[Array]:
         return [self._engine.read(variable) for variable in variables]

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import keras
 import ml_dtypes
+import msgspec
 import numpy as np
 
 from shoal.hook.engine import AbstractEngine, StepShape
 from shoal.hook.shard_state import OF_SCALE, OF_SCALED, Added, ShardState, ShardTensors, parameters_of
 from shoal.hook.tables import Ids, TableShards, is_window, layers_of
-from shoal.store.shards import Shard, cut
+from shoal.store.shards import Needs, Parameter, Shard, cut
 from shoal.store.tensors import AnyShapes, ArrayShape, ShardShapes, Tensors
 from shoal.strategies.schema import Array
 
@@ -52,7 +53,9 @@ class StoreLayout:
         self._windows = [places.get(id(layer.window)) for layer in layers]  # among the gradients
         self._parameters = parameters_of(self.variables, optimizer)
         whole = sum(parameter.bytes for parameter in self._parameters)
-        self.shards = cut(self._parameters, max(1, min(2 * servers, whole // SHARD_BYTES)))
+        # One server has them all: nobody is relieved of a part, and workers would have to put the parts together.
+        parts = self._parameters if servers > 1 else [_uncut(parameter) for parameter in self._parameters]
+        self.shards = cut(parts, max(1, min(2 * servers, whole // SHARD_BYTES)))
         entries = shape.schema.entries
         first, second = len(shape.gradients), len(shape.gradients) + len(shape.changed)
         third = len(entries) - len(shape.extras)
@@ -199,6 +202,10 @@ class StoreLayout:
             weights += [ArrayShape("float32", *OF_SCALE.shape)] if shard.number == 0 else []
             updates.append(ArrayShape("float32", *OF_SCALED.shape))
         return ShardShapes(tuple(weights), tuple(updates), len(updates) - len(shard.ranges))
+
+
+def _uncut(parameter: Parameter) -> Parameter:
+    return msgspec.structs.replace(parameter, needs=Needs.WHOLE) if parameter.needs is Needs.SLICES else parameter
 
 
 def _size(added: Added) -> int:

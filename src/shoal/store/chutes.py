@@ -5,7 +5,8 @@
     sender ◀─Return── receiver       nobody reads it any more
 
 A block is lent with a message and comes back when the last array in it is gone at the receiver. Small tensors, and
-those of a receiver that gives nothing back, go over the connection.
+those of a receiver that gives nothing back, go over the connection. A new block takes several times as long as what is
+copied into it: when a receiver is gone, the blocks that it had given back are kept for the others, which will get more.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from shoal.wire.memory import SharedBlock
 from shoal.wire.messages import Message
 
 SMALL = 64 << 10  # bytes; less goes over the connection
-MOST = 8  # blocks for one receiver
+GRAIN = 256 << 10  # bytes; blocks are of so many or a multiple, so that shards of nearly one size can share them
+MOST = 64  # blocks for one receiver; there are as many as were ever on their way at a time
 
 
 class Share(Message, frozen=True):
@@ -53,9 +55,10 @@ class _Lent:
 class Outgoing:
     """The blocks in which one process lays tensors for one receiver."""
 
-    def __init__(self, share: Callable[[Share, int], None]) -> None:
-        """`share` sends the message with a descriptor beside it."""
+    def __init__(self, share: Callable[[Share, int], None], spare: list[SharedBlock]) -> None:
+        """`share` sends the message with a descriptor beside it. `spare`: blocks that no receiver has, for all."""
         self._share = share
+        self._spare = spare
         self._blocks: list[_Lent] = []
 
     def lay(self, arrays: Sequence[Array]) -> Laid | None:
@@ -78,7 +81,10 @@ class Outgoing:
 
     def close(self) -> None:
         for lent in self._blocks:
-            lent.block.close()
+            if lent.free and len(self._spare) < MOST:
+                self._spare.append(lent.block)
+            else:
+                lent.block.close()
 
     def _free(self, nbytes: int) -> int | None:
         for number, lent in enumerate(self._blocks):
@@ -86,10 +92,16 @@ class Outgoing:
                 return number
         if len(self._blocks) == MOST:
             return None
-        block = SharedBlock.create("shoal-store", nbytes)
+        block = self._take_spare(nbytes) or SharedBlock.create("shoal-store", -(-nbytes // GRAIN) * GRAIN)
         self._blocks.append(_Lent(block, True))
-        self._share(Share(len(self._blocks) - 1, nbytes), block.fd)
+        self._share(Share(len(self._blocks) - 1, block.nbytes), block.fd)
         return len(self._blocks) - 1
+
+    def _take_spare(self, nbytes: int) -> SharedBlock | None:
+        for place, block in enumerate(self._spare):
+            if nbytes <= block.nbytes <= 2 * nbytes:
+                return self._spare.pop(place)
+        return None
 
 
 class Incoming:

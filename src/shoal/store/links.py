@@ -42,7 +42,7 @@ from shoal.store.tensors import Array, Shapes, landing
 from shoal.wire.connection import Connection, connect
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
-from shoal.wire.memory import close_all
+from shoal.wire.memory import SharedBlock, close_all
 from shoal.wire.messages import Codec, Message
 
 Landing = Callable[[str, Message], Shapes]  # peer, message -> what should come beside it
@@ -102,11 +102,13 @@ Event = Linked | Lost | Heard
 class _Link:
     """A connection to one peer, and the memory shared with it."""
 
-    def __init__(self, connection: Connection, give_back: Callable[[_Link, Return], None]) -> None:
+    def __init__(
+        self, connection: Connection, give_back: Callable[[_Link, Return], None], spare: list[SharedBlock]
+    ) -> None:
         self.connection = connection
         self.landed: Sequence[Array] = ()  # where what is arriving over the connection goes
         self.incoming = Incoming(partial(give_back, self))
-        self._outgoing = Outgoing(lambda share, fd: connection.send_fds(share, [fd]))
+        self._outgoing = Outgoing(lambda share, fd: connection.send_fds(share, [fd]), spare)
 
     def post(self, message: Message, arrays: Sequence[Array], lasting: bool) -> None:
         laid = self._outgoing.lay(arrays) if arrays and self.connection.carries_fds else None
@@ -135,6 +137,7 @@ class Links:
         self._landing = landing
         self._listener = listener
         self._links: dict[str, _Link] = {}
+        self._spare: list[SharedBlock] = []  # of peers that are gone
         self._returns: deque[tuple[_Link, Return]] = deque()  # to be sent; any thread adds to it
         self._events: deque[Event] = deque()
         self._wanted: dict[str, str] = {}  # peer -> address
@@ -184,6 +187,8 @@ class Links:
         for dial in self._dialling.values():
             dial.forget()
         self._links.clear()
+        for block in self._spare:
+            block.close()
         self._selector.close()
         poke, self._poke = self._poke, -1
         os.close(poke)
@@ -211,7 +216,7 @@ class Links:
         if peer in self._links:
             self._lose(peer)
         connection.peer = peer
-        self._links[peer] = _Link(connection, self._give_back)
+        self._links[peer] = _Link(connection, self._give_back, self._spare)
         self._selector.register(connection, selectors.EVENT_READ, partial(self._hear, peer))
         self._events.append(Linked(peer))
         if connection.buffered:

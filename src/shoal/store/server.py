@@ -129,6 +129,9 @@ class Server:
                         if view.number > replica.view:
                             self._lacking.pop(view.shard, None)  # what waits there was said in an older view
                         self._perform(replica, replica.take_view(view))
+                    for view in placement.views:
+                        if self._me in view.holders:
+                            self._of(view.shard)  # takes a while: before it is counted for any of them
                 case Closed(call) if call == self._call:
                     self._closed = True
 
@@ -153,12 +156,12 @@ class Server:
         if not isinstance(message, ShardMessage) or not 0 <= message.shard < len(self._shapes):
             return  # nobody who means well says that
         lack = self._lacking.get(message.shard)
-        if lack is None:
+        if isinstance(message, Supply):
+            if lack is not None and message.view == lack.view:  # else the answer of one more that was asked
+                self._supply(message, arrays)
+        elif lack is None:
             replica = self._replicas[message.shard]
             self._perform(replica, replica.handle(peer, message, arrays))
-        elif isinstance(message, Supply):
-            if message.view == lack.view:
-                self._supply(message, arrays)
         else:
             lack.waiting.append((peer, message, arrays))
 

@@ -1,0 +1,77 @@
+"""A server that nobody is connected to: what it makes of letters and messages."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal.store.letters import FROM_DIRECTOR, Placed
+from shoal.store.messages import Supply
+from shoal.store.placement import Placement, ShardView
+from shoal.store.server import Server
+from shoal.store.tensors import Array, ArrayShape, ShardShapes
+from shoal.wire.keys import RunKey
+from shoal.wire.listener import Listener
+
+SHAPES = [ShardShapes((ArrayShape("float32", 5),), (ArrayShape("float32", 5),))] * 3
+
+
+class Values:
+    """A shard's tensors, as far as they are asked for here."""
+
+    values: Array = np.zeros(5, np.float32)
+
+    def set_weights(self, weights: Sequence[Array]) -> None:
+        self.values = np.array(weights[0])
+
+
+class Alone:
+    """The server, its seat, and the shards that it has made."""
+
+    def __init__(self, me: str, listener: Listener, key: RunKey) -> None:
+        self.made: dict[int, Values] = {}
+        self.server = Server(me, 0, self, listener, key, SHAPES, self._make)
+
+    def place(self, views: Sequence[ShardView]) -> None:
+        placement = Placement(views[0].number, ("server-0", "server-1", "server-2"), 2, (20, 20, 20), tuple(views))
+        self.server.read(FROM_DIRECTOR.encode(Placed(0, placement, (), {})))
+        self.server._read_letters()
+
+    def _make(self, shard: int) -> Values:
+        self.made[shard] = Values()
+        return self.made[shard]
+
+    def read_with(self, reader: object) -> None: ...
+
+    def write(self, content: bytes) -> None: ...
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Alone]:
+    key = RunKey(bytes(32))
+    with contextlib.closing(Listener(f"unix:{tmp_path}/s.sock", key)) as listener:
+        made = Alone("server-2", listener, key)
+        with contextlib.closing(made.server):
+            yield made
+
+
+def test_it_has_all_that_it_is_to_hold_before_it_is_counted_for_any_of_it(alone):
+    alone.place(
+        [
+            ShardView(3, 0, "server-1", (), ("server-2",), 1),
+            ShardView(3, 1, "server-1", ("server-0",), (), 1),
+            ShardView(3, 2, "server-1", (), ("server-2",), 1),
+        ]
+    )
+    assert list(alone.made) == [0, 2]
+
+
+def test_the_second_of_two_workers_that_supply_a_lost_shard_is_not_heeded(alone):
+    alone.place([ShardView(1, shard, "server-2", (), (), 1) for shard in range(len(SHAPES))])
+    for value in (1.0, 2.0):  # the first took long, and so another was asked
+        alone.server._hear("worker-0", Supply(0, 1, 4), [np.full(5, value, np.float32)])
+    assert (alone.made[0].values == 1.0).all()
