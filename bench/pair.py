@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,11 @@ from harness import Facts, significant
 from shoal.cluster.department import Send
 from shoal.errors import RunEnded
 from shoal.launch.environment import KEEP_MEMORY
-from shoal.store.client import Client, Work
+from shoal.store.client import Client, Weights, Work
 from shoal.store.director import Director
 from shoal.store.letters import TO_DIRECTOR, Open, Serve
 from shoal.store.server import Server
-from shoal.store.tensors import Array, ArrayShape, Shapes, ShardShapes
+from shoal.store.tensors import AnyShapes, Array, ArrayShape, RowShapes, Shapes, ShardShapes, Tensors
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 
@@ -44,6 +44,7 @@ LAYER = ArrayShape("float32", 2048 * 2048)
 SHARD: Shapes = (LAYER, LAYER, LAYER)
 SHARDS = [ShardShapes(SHARD, SHARD)] * 2  # as many as a run with one server has
 BYTES = sum(4 * shape.size for shard in SHARDS for shape in shard.weights)  # 100.7 MB
+Operations = dict[str, Callable[[], None]]
 KEY = RunKey(b"benchmark".ljust(32))
 WORKER, SERVER = "worker-0", "server-0"
 ENDLESS = 10**9  # batches of the only epoch
@@ -54,13 +55,16 @@ CORES = {"worker": 0, "server": 1}
 class Pair:
     """The bench's side of the two."""
 
-    def __init__(self, ahead: int) -> None:
-        """`ahead`: updates at a time. One: a push, then a pull. Two: one's pull while the other is pushed."""
+    def __init__(self, ahead: int, script: str = __file__) -> None:
+        """`ahead`: updates at a time. One: a push, then a pull. Two: one's pull while the other is pushed.
+
+        `script`: what the halves run, with the arguments of this one.
+        """
         self._folder = Path(tempfile.mkdtemp(prefix="bench-"))
         environ = {**os.environ, **KEEP_MEMORY, **ONE_THREAD}
         self._halves = {
             half: subprocess.Popen(
-                ["taskset", "-c", str(core), sys.executable, __file__, half, str(self._folder), str(ahead)],
+                ["taskset", "-c", str(core), sys.executable, script, half, str(self._folder), str(ahead)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -97,18 +101,26 @@ class Pair:
 
     def exchange(self, seconds: float) -> float:
         """Push and pull for so long. Returns bytes per second, both ways counted."""
+        return 2 * BYTES * self.exchanges(seconds)
+
+    def exchanges(self, seconds: float) -> float:
+        """Push and pull for so long. Returns how often per second."""
         before = self._usage()
         answer = self._ask("worker", "exchange", seconds)
         for half, (cpu, faults) in self._usage().items():
             self._used[half][0] += cpu - before[half][0]
             self._used[half][1] += faults - before[half][1]
         self._moved += int(answer["count"]) + 1  # the untimed one too
-        return float(2 * BYTES * answer["count"] / answer["seconds"])
+        return answer["count"] / answer["seconds"]
 
     def memcpy(self, seconds: float) -> float:
         """The worker copies as many bytes, on its core, for so long. Returns bytes copied per second."""
-        answer = self._ask("worker", "memcpy", seconds)
-        return float(BYTES * answer["count"] / answer["seconds"])
+        return BYTES * self.alone("memcpy", seconds)
+
+    def alone(self, what: str, seconds: float) -> float:
+        """The worker does this by itself, on its core, for so long. Returns how often per second."""
+        answer = self._ask("worker", what, seconds)
+        return answer["count"] / answer["seconds"]
 
     def facts(self) -> Facts:
         """What noise does not touch, for one push and one pull."""
@@ -145,13 +157,14 @@ class Pair:
 class Desk:
     """What a seat is to a client or a server: here the director is at hand, and nobody else comes or goes."""
 
-    def __init__(self, me: str, address: str, ahead: int) -> None:
+    def __init__(self, me: str, address: str, ahead: int, shapes: Sequence[AnyShapes]) -> None:
         self._me = me
         self._reader: Any = None
         self._director = Director(3600.0)
         self._director.take((WORKER,), {SERVER: address}, 1, 0.0)
-        sizes = tuple(sum(shape.size * 4 for shape in shard.weights) for shard in SHARDS)
-        self.opened = Open(0, sizes, 0, ENDLESS, None, 1, ahead)
+        tables = tuple(shard for shard, shape in enumerate(shapes) if isinstance(shape, RowShapes))
+        sizes = tuple(sum(part.nbytes for part in shape.pulled(1)) for shape in shapes)
+        self.opened = Open(0, sizes, 0, ENDLESS, None, 1, ahead, tables=tables)
 
     def hear(self, sender: str, content: bytes) -> None:
         for wish in self._director.hear(sender, content, 0.0):
@@ -177,11 +190,11 @@ class Toy:
         for value, gradient in zip(self._values, gradients, strict=True):
             value[0] = gradient[0]
 
-    def weights(self, asked: Sequence[Array] = ()) -> Sequence[Array]:
+    def weights(self, asked: Sequence[Array]) -> Sequence[Array]:
         return self._values
 
     def averages(self) -> Sequence[Array]:
-        return self.weights()
+        return self._values
 
     def set_weights(self, weights: Sequence[Array]) -> None:
         for value, weight in zip(self._values, weights, strict=True):
@@ -190,7 +203,7 @@ class Toy:
     def state(self) -> Sequence[Array]:
         return self._values
 
-    def state_shapes(self, rows: int = 0) -> Shapes:
+    def state_shapes(self, rows: int) -> Shapes:
         return SHARD
 
     def load(self, state: Sequence[Array]) -> None:
@@ -199,12 +212,15 @@ class Toy:
     def digest(self) -> int:
         return 0
 
+    def listed(self, start: int) -> Sequence[Array]:
+        return ()
 
-def serve(folder: Path, ahead: int) -> None:
+
+def serve(folder: Path, ahead: int, shapes: Sequence[AnyShapes], make: Callable[[int], Tensors]) -> None:
     listener = Listener(address_in(folder), KEY)
-    desk = Desk(SERVER, listener.address, ahead)
+    desk = Desk(SERVER, listener.address, ahead, shapes)
     desk.hear(WORKER, TO_DIRECTOR.encode(desk.opened))
-    server = Server(SERVER, 0, desk, listener, KEY, SHARDS, lambda shard: Toy())  # type: ignore[arg-type]
+    server = Server(SERVER, 0, desk, listener, KEY, shapes, make)  # type: ignore[arg-type]
 
     def until_over() -> None:
         with contextlib.suppress(RunEnded):
@@ -219,14 +235,15 @@ def serve(folder: Path, ahead: int) -> None:
     listener.close()
 
 
-def work(folder: Path, ahead: int) -> None:
-    desk = Desk(WORKER, address_in(folder), ahead)
-    initial = [[np.zeros(shape.size, np.float32) for shape in shard.weights] for shard in SHARDS]
+def work(
+    folder: Path, ahead: int, shapes: Sequence[AnyShapes], initial: Weights, operations: Callable[[Client], Operations]
+) -> None:
+    """`operations`: what the worker can be told to do."""
+    desk = Desk(WORKER, address_in(folder), ahead, shapes)
     desk.hear(SERVER, TO_DIRECTOR.encode(Serve(0)))
-    client = Client(WORKER, 0, desk, KEY, SHARDS, initial, ahead)  # type: ignore[arg-type]
+    client = Client(WORKER, 0, desk, KEY, shapes, initial, ahead)  # type: ignore[arg-type]
     client.open(desk.opened)
-    worker = ToyWorker(client, ahead)
-    answer_commands({"exchange": worker.exchange, "memcpy": worker.memcpy})
+    answer_commands(operations(client))
     client.close()
 
 
@@ -258,6 +275,9 @@ class ToyWorker:
         if newest < self._pushed - self._ahead + 1:
             raise RuntimeError(f"after {self._pushed} pushes the weights are those of the {newest:.0f}th")
 
+    def operations(self) -> Operations:
+        return {"exchange": self.exchange, "memcpy": self.memcpy}
+
     def memcpy(self) -> None:
         """Of as many bytes as are pushed."""
         for mine, theirs in zip(self._copy, next(self._gradients), strict=True):
@@ -270,7 +290,7 @@ class ToyWorker:
         return todo
 
 
-def answer_commands(operations: dict[str, Any]) -> None:
+def answer_commands(operations: Operations) -> None:
     """Until the bench hangs up."""
     for line in sys.stdin:
         word, seconds = json.loads(line)
@@ -297,5 +317,14 @@ def address_in(folder: Path) -> str:
     return f"unix:{folder}/server.sock"
 
 
+def main() -> None:
+    half, folder, ahead = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    if half == "server":
+        serve(folder, ahead, SHARDS, lambda shard: Toy())
+    else:
+        initial = [[np.zeros(shape.size, np.float32) for shape in shard.weights] for shard in SHARDS]
+        work(folder, ahead, SHARDS, initial, lambda client: ToyWorker(client, ahead).operations())
+
+
 if __name__ == "__main__":
-    {"server": serve, "worker": work}[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))
+    main()
