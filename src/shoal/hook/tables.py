@@ -154,17 +154,12 @@ class Tables:
 
     def show(self, engine: AbstractEngine, ids: Ids, rows: Sequence[Array]) -> None:
         """Put these rows into the windows."""
-        windows, values, texts = [], [], []
-        for layer, mine, found in zip(self.layers, ids, rows, strict=True):
-            window = np.zeros((layer.room, layer.output_dim), np.float32)
-            window[: mine.size] = found
-            named = np.full(layer.room, NOWHERE, np.int32)
-            named[: mine.size] = mine
-            windows.append(layer)
-            values.append(window)
-            texts.append(named)
-        engine.adopt([layer.window for layer in windows], values)
-        engine.write([layer.window_ids for layer in windows], texts)
+        windows = [np.zeros((layer.room, layer.output_dim), np.float32) for layer in self.layers]
+        names = [np.full(layer.room, NOWHERE, np.int32) for layer in self.layers]
+        for window, name, mine, found in zip(windows, names, ids, rows, strict=True):
+            window[: mine.size], name[: mine.size] = found, mine
+        engine.adopt([layer.window for layer in self.layers], windows)
+        engine.write([layer.window_ids for layer in self.layers], names)
 
     # Beside training --------------------------------------------------------------------------------
 
