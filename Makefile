@@ -9,8 +9,9 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
 
+# In two processes: many tests wait for more than they compute.
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from click.testing import CliRunner
+
+from shoal import cli
 
 BACKENDS = ("jax", "tensorflow", "torch")
 SCRIPTS = Path(__file__).parent.parent / "scripts"
@@ -37,11 +40,12 @@ class Trainings:
         }
 
     def plain(self, backend: str, script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-        """`python script`, on one thread, as each worker has."""
-        one_thread = dict.fromkeys(
-            ("NPROC", "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1"
-        )
-        return self._run([sys.executable, SCRIPTS / script, *arguments], {"KERAS_BACKEND": backend} | one_thread)
+        """`python script`, on one thread, as each worker has. JAX keeps what it compiled: many models are alike."""
+        environ = {"KERAS_BACKEND": backend}
+        environ |= dict.fromkeys(("NPROC", "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1")
+        environ |= {"JAX_COMPILATION_CACHE_DIR": str(self.folder / "cache" / "plain")}
+        environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        return self._run([sys.executable, SCRIPTS / script, *arguments], environ)
 
     def shoal(self, backend: str, options: str, script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         """`shoal run options script`."""
@@ -96,7 +100,7 @@ class Going:
 
     def workers(self) -> dict[str, dict[str, Any]]:
         """What `shoal status` says of each."""
-        runs = json.loads(self.ask("status", "--json").stdout or "[]")
+        runs = json.loads(self._status() or "[]")
         return {m["id"]: m for run in runs for m in run.get("members", []) if m["role"] == "worker"}
 
     def states(self) -> dict[str, str]:
@@ -107,7 +111,7 @@ class Going:
         while not found():
             assert time.monotonic() < deadline, f"{what}\n{self.said()[-3000:]}"
             assert self.process.poll() is None, f"{what}\n{self.said()[-3000:]}"
-            time.sleep(0.1)
+            time.sleep(0.5 if self._prefix else 0.1)
 
     def end(self) -> int:
         """Waits for it. Returns its exit code."""
@@ -121,6 +125,12 @@ class Going:
         if self.process.poll() is None:
             self.process.terminate()
             self.process.wait(30)
+
+    def _status(self) -> str:
+        """Asked often: on this host without a process for each question, which would take a core."""
+        if self._prefix:
+            return self.ask("status", "--json").stdout
+        return CliRunner().invoke(cli.main, ["status", "--json"], env=self.environ).stdout
 
     def _command(self, words: Sequence[object]) -> list[str]:
         return [*self._prefix, sys.executable, "-m", "shoal", *map(str, words)]

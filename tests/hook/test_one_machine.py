@@ -32,6 +32,9 @@ def test_every_feature_of_fit_gives_the_one_machine_result(trainings: Trainings,
                 if not np.allclose(found[what], value, rtol=1e-4, atol=TOLERANCE.get(name, 1e-5), equal_nan=True):
                     wrong.append((name, rank, what, found[what], value))
     assert not wrong, wrong[:5]
+    decided = expected["callbacks_that_decide"]["history"]
+    assert len(decided["loss"]) < 8, "it was stopped early"
+    assert min(decided["learning_rate"]) < max(decided["learning_rate"])
 
 
 def numbers(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -9,16 +9,17 @@ import numpy as np
 from keras import layers
 
 SAMPLES, CLASSES = 50, 5  # with a batch of 16 the last batch has 2 samples: fewer than workers or pieces
+WHOLE_BATCHES = 48  # a program is compiled for every size of a piece: this many need one, where sizes do not matter
 
 
-def images() -> tuple[np.ndarray, np.ndarray]:
+def images(samples: int = SAMPLES) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(7)
-    return rng.normal(size=(SAMPLES, 8, 8, 1)).astype("float32"), rng.integers(0, CLASSES, SAMPLES)
+    return rng.normal(size=(samples, 8, 8, 1)).astype("float32"), rng.integers(0, CLASSES, samples)
 
 
-def sentences() -> tuple[np.ndarray, np.ndarray]:
+def sentences(samples: int = SAMPLES) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(8)
-    return rng.integers(0, 20, (SAMPLES, 6)), rng.integers(0, CLASSES, SAMPLES)
+    return rng.integers(0, 20, (samples, 6)), rng.integers(0, CLASSES, samples)
 
 
 def dense() -> keras.Model:
