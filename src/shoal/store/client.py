@@ -7,6 +7,7 @@ arrive while the first is computed: that is what a staleness of one buys.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import Counter, deque
@@ -20,19 +21,24 @@ from shoal.store.delivery import Delivery
 from shoal.store.letters import (
     FROM_DIRECTOR,
     TO_DIRECTOR,
+    AtRest,
     Close,
     EpochOver,
     Finish,
+    GoOn,
     Grant,
     Halt,
+    Kept,
     Next,
     Open,
+    Pause,
     Placed,
     Want,
 )
 from shoal.store.links import Heard, Linked, Links
 from shoal.store.messages import Lacking, Pulled, Push, Pushed, ShardMessage, Supply
 from shoal.store.placement import Placement
+from shoal.store.saves import AskToSave, Copied, Gathering, NotSaved, Saved
 from shoal.store.tensors import Array, Shapes, ShardShapes
 from shoal.store.update import Ask, Compute, Decision, Keep, Over, Update
 from shoal.wire.keys import RunKey
@@ -40,6 +46,7 @@ from shoal.wire.messages import Message
 
 _LOOK_AGAIN = 1.0  # seconds
 _END = -1  # the place of the batch that stands for the end of an epoch: weights are pulled for it, nothing is pushed
+_REST = -2  # the same, for a pause
 
 Weights = list[Sequence[Array]]  # of every shard
 
@@ -57,6 +64,16 @@ class EpochEnd:
     """Every batch of the epoch is counted; these are the weights with all of them."""
 
     epoch: int
+    weights: Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A pause that this worker asked for: these are the weights with exactly the first so many batches of the epoch."""
+
+    number: int
+    epoch: int
+    counted: int
     weights: Weights
 
 
@@ -103,11 +120,16 @@ class Client:
         self.facts = b""  # with which the training was opened
         self._delivery: tuple[Delivery, Mapping[int, Sequence[Array]]] | None = None
         self._ended = -1  # the last epoch whose end was heard of
+        self._pauses = 0  # that this worker has ended, or that ended with its being here
+        self._pausing = False
+        self._rest: AtRest | None = None
+        self._questions = itertools.count()
+        self._gathering: Gathering | None = None  # of a checkpoint
         self.observed: Counter[int] = Counter()  # staleness -> how many updates of this worker had it
         self._letters: deque[bytes] = deque()
         self._todo: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()  # guards what follows
-        self._ready: deque[Work | EpochEnd] = deque()
+        self._ready: deque[Work | EpochEnd | Rest] = deque()
         self._over: BaseException | None = None
         self._closing = False
         self._links = Links(me, key, self._land)
@@ -117,7 +139,7 @@ class Client:
 
     # The worker's thread ----------------------------------------------------------------------------
 
-    def next(self, waits: Callable[[str], None] = lambda for_what: None) -> Work | EpochEnd:
+    def next(self, waits: Callable[[str], None] = lambda for_what: None) -> Work | EpochEnd | Rest:
         """What is to be done next. `waits` is told, when it takes long, what for. Raises what ended the run."""
         since = time.monotonic()
         while True:
@@ -187,6 +209,51 @@ class Client:
         """For the chief: the training is over."""
         self._write(Close(self._call))
 
+    @property
+    def is_pausing(self) -> bool:
+        """Whether this worker has asked for a pause, and not ended it."""
+        return self._pausing
+
+    def pause(self) -> None:
+        """Let everything come to rest: `next` gives a Rest when it has. At the end of an epoch, in the next one."""
+        with self._changed:
+            self._pausing = True
+            self._write(Pause(self._call, self._pauses))
+
+    def end_pause(self) -> None:
+        with self._changed:
+            if self._pausing:
+                self._write(GoOn(self._call, self._pauses))
+                self._forget_pause()
+
+    def save(self, what: bytes, first: int, rest: Rest | None = None) -> Gathering:
+        """Have all servers write their shards, as parts from `first` on; returns when they have copied, or it failed.
+
+        In asynchronous training, in the pause of this `rest`. `saved` tells what becomes of it.
+        """
+        gathering = Gathering(what, first, self._questions)
+
+        def begin() -> None:
+            self._gathering = gathering
+            if rest is not None and (self._rest is None or self._rest.number != rest.number):
+                gathering.fail("this worker was taken for lost")
+            if self._placement is not None:
+                self._ask_to_save(gathering.take_views(self._placement.views, self._placement.servers))
+
+        self._do(begin)
+        self._await(lambda: gathering.is_copied or gathering.is_over)
+        return gathering
+
+    def saved(self, gathering: Gathering, seconds: float = 0.0) -> list[bytes] | str | None:
+        """What all servers have told of what they wrote, or why it failed; None if that is open after so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: gathering.is_over or self._over is not None, seconds)
+            return gathering.why or gathering.told
+
+    def kept(self, step: int) -> None:
+        """A checkpoint of this step is there."""
+        self._write(Kept(self._call, step))
+
     def drained(self, seconds: float) -> bool:
         """Wait until nothing is going on; asks for nothing more."""
 
@@ -253,6 +320,10 @@ class Client:
                             if self._delivery is not None:
                                 delivery, parcels = self._delivery
                                 self._ask(parcels, delivery.reconnected(peer))
+                            if self._gathering is not None:
+                                self._ask_to_save(self._gathering.reconnected(peer))
+                        case Heard(_, message) if isinstance(message, Copied | Saved | NotSaved):
+                            self._hear_of_save(message)
                 while self._letters:
                     self._read(self._letters.popleft())
                 while self._todo:
@@ -276,6 +347,11 @@ class Client:
                 self._ended = epoch
                 assert self._placement is not None
                 self._begin(Batch(epoch, _END), None, self._placement.number)
+            case AtRest(call, number, epoch) as rest if call == self._call and self._here:
+                if self._pausing and number == self._pauses and self._rest is None:
+                    self._rest = rest
+                    assert self._placement is not None
+                    self._begin(Batch(epoch, _REST), None, self._placement.number)
 
     def _take(self, placement: Placement, here: bool, addresses: dict[str, str]) -> None:
         self._placement = placement
@@ -284,6 +360,11 @@ class Client:
         if not here:
             self._here = False
             self._slots = {batch: slot for batch, slot in self._slots.items() if batch.place == _END}
+            with self._changed:
+                if self._pausing:
+                    self._forget_pause()  # as the director has
+            if self._gathering is not None:
+                self._gathering.fail("this worker was taken for lost")
             if self._ahead:
                 self._seat.ready(self._call)  # it may come back
         elif not self._here:
@@ -295,6 +376,24 @@ class Client:
         if self._delivery is not None:
             delivery, parcels = self._delivery
             self._ask(parcels, delivery.take_views(placement.views))
+        if self._gathering is not None:
+            self._ask_to_save(self._gathering.take_views(placement.views, placement.servers))
+
+    def _ask_to_save(self, asks: Sequence[AskToSave]) -> None:
+        for ask in asks:
+            self._links.post(ask.server, ask.message)
+        with self._changed:
+            self._changed.notify_all()  # it may have failed
+
+    def _hear_of_save(self, answer: Copied | Saved | NotSaved) -> None:
+        if self._gathering is not None:
+            with self._changed:
+                self._gathering.handle(answer)
+                self._changed.notify_all()
+
+    def _forget_pause(self) -> None:
+        self._pausing, self._rest = False, None
+        self._pauses += 1
 
     def _ask(self, parcels: Mapping[int, Sequence[Array]], asks: Sequence[Ask]) -> None:
         for ask in asks:
@@ -360,6 +459,10 @@ class Client:
             if batch.place == _END:
                 del self._slots[batch]
                 self._ready.append(EpochEnd(batch.epoch, weights))
+            elif batch.place == _REST:
+                del self._slots[batch]
+                if self._rest is not None:
+                    self._ready.append(Rest(self._rest.number, batch.epoch, self._rest.counted, weights))
             else:
                 self._ready.append(Work(batch, weights))
             self._changed.notify_all()
