@@ -25,6 +25,8 @@ from shoal.config import CHECK_EVERY, RunConfig, Saving, Servers
 from shoal.errors import RunEnded
 from shoal.hook.calls import Calls
 from shoal.store.client import Client, Weights
+from shoal.store.ledger import Ledger
+from shoal.store.saves import Scribe
 from shoal.store.server import Server
 from shoal.store.tensors import ShardShapes, Tensors
 from shoal.wire import addresses
@@ -127,11 +129,19 @@ class Session:
         assert self._key is not None
         return Client(self._me, call, self.seat, self._key, shapes, initial, ahead)
 
-    def server(self, call: int, shapes: Sequence[ShardShapes], make: Callable[[int], Tensors], scales: bool) -> Server:
+    def server(
+        self,
+        call: int,
+        shapes: Sequence[ShardShapes],
+        make: Callable[[int], Tensors],
+        scales: bool,
+        scribe: Scribe,
+        ledger: Ledger,
+    ) -> Server:
         assert self.seat is not None
         assert self._key is not None
         assert self._listener is not None
-        return Server(self._me, call, self.seat, self._listener, self._key, shapes, make, scales)
+        return Server(self._me, call, self.seat, self._listener, self._key, shapes, make, scales, scribe, ledger)
 
     def wait_in(self, call: int) -> bytes | None:
         """Until this worker, which came late, is let in; or what the call returned, if it is over before that."""

@@ -9,6 +9,8 @@ from shoal.collectives.group import Company
 from shoal.config import Saving, Servers
 from shoal.hook.calls import Calls
 from shoal.store.client import Client, Weights
+from shoal.store.ledger import Ledger
+from shoal.store.saves import Scribe
 from shoal.store.server import Server
 from shoal.store.tensors import ShardShapes, Tensors
 
@@ -69,7 +71,15 @@ class Run(Protocol):
     def client(self, call: int, shapes: Sequence[ShardShapes], initial: Weights | None, ahead: int) -> Client:
         """For a worker: its part in the store of a training."""
 
-    def server(self, call: int, shapes: Sequence[ShardShapes], make: Callable[[int], Tensors], scales: bool) -> Server:
+    def server(
+        self,
+        call: int,
+        shapes: Sequence[ShardShapes],
+        make: Callable[[int], Tensors],
+        scales: bool,
+        scribe: Scribe,
+        ledger: Ledger,
+    ) -> Server:
         """For a server: the same."""
 
     def wait_in(self, call: int) -> bytes | None:

@@ -78,6 +78,7 @@ class ShardState:
     ) -> None:
         named = {p.name: (p, variable) for p, variable in zip(parameters, trainable, strict=True)}
         held = [hold(range, *named[range.parameter]) for range in shard.ranges]
+        self.held = held
         self._variables = [variable.own for variable in held]
         self._optimizer = make_optimizer(optimizer, held)
         self._engine = shard_engine(self._variables, self._optimizer, jit_compile)
@@ -130,9 +131,22 @@ class ShardState:
         self._engine.write(self._variables, arrays[:count])
         self._sums = [value.astype(total.dtype) for total, value in zip(self._sums, arrays[count:], strict=True)]
 
-    def restart(self) -> None:
-        """The next update begins an epoch, whatever its number."""
-        self._epoch = -1
+    def restart(self, epoch: int = -1) -> None:
+        """What is added up is of this epoch. -1: the next update begins one, whatever its number."""
+        self._epoch = epoch
+
+    @property
+    def optimizer(self) -> Any:
+        """The shard's own."""
+        return self._optimizer
+
+    def read(self, variables: Sequence[Any]) -> list[Array]:
+        """Values of the optimizer's variables, flat. See `weights` for how long."""
+        return self._read(variables)
+
+    def write(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
+        """Assigns flat values, which it copies, to variables of the optimizer."""
+        self._engine.write(variables, values)
 
     def state(self) -> list[Array]:
         """Everything that the next updates depend on. See `weights` for how long."""

@@ -31,6 +31,7 @@ class Pulled(NamedTuple):
     extras: list[Array]  # logs that are no metric, each times the samples of its batch
     samples: int  # in the epoch so far
     epoch: int  # that these are of
+    updates: int = 0  # in the epoch so far
 
 
 class StoreLayout:
@@ -72,8 +73,8 @@ class StoreLayout:
         jit_compile = self._engine.model.jit_compile
         return ShardState(self.shards[shard], self._parameters, self._trainable, self._optimizer, added, jit_compile)
 
-    def initial(self) -> list[Sequence[Array]]:
-        """The model's own values, as if they had been pulled; copies."""
+    def initial(self, so_far: Pulled | None = None) -> list[Sequence[Array]]:
+        """The model's own values, as if they had been pulled; copies. `so_far`: the sums of an epoch that goes on."""
         values = {p.name: self._engine.read(v).reshape(-1) for p, v in self._named()}
         dtypes = {p.name: p.dtype for p in self._parameters}
         weights: list[Sequence[Array]] = [
@@ -91,7 +92,19 @@ class StoreLayout:
             *(state.astype(about.dtype) for state, about in zip(states, self._added[: self._states], strict=True)),
             *(np.zeros(_size(about), about.dtype) for about in self._added[self._states :]),
         ]
+        if so_far is not None:
+            counts = (so_far.samples, (so_far.epoch + 1) * so_far.updates, so_far.updates)
+            sums = [*so_far.metrics, *so_far.extras, *map(np.asarray, counts)]
+            for place, value in zip(weights[0][len(weights[0]) - len(sums) :], sums, strict=True):
+                place[:] = value.reshape(-1)
         return weights
+
+    def epoch_of(self, shard: int, weights: Sequence[Array]) -> int:
+        """Of which epoch the sums in a shard's weights are; -1: of none."""
+        if not self._added or shard != 0:
+            return -1
+        epochs, updates = (int(array[0]) for array in weights[-2:])
+        return epochs // updates - 1 if updates else -1
 
     def unpack_weights(self, weights: Sequence[Sequence[Array]]) -> list[Array]:
         """What was pulled, shard by shard, as the trainable variables that have gradients."""
@@ -118,6 +131,7 @@ class StoreLayout:
             shaped[third:-3],
             samples,
             epochs // updates - 1 if updates else -1,
+            updates,
         )
 
     def pack_gradients(self, gradients: Sequence[Array]) -> list[list[Array]]:

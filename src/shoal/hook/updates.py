@@ -17,7 +17,9 @@ from shoal.config import Servers
 from shoal.errors import CannotDistribute
 from shoal.hook.engine import AbstractEngine, StepShape
 from shoal.hook.run import Run
+from shoal.hook.served_saving import ServersParts
 from shoal.hook.store_layout import StoreLayout
+from shoal.hook.whole_optimizer import WholeOptimizer
 from shoal.store.batches import Batch
 from shoal.store.client import Client
 from shoal.store.letters import Open
@@ -27,9 +29,12 @@ from shoal.strategies.schema import Array
 class AbstractUpdates(ABC):
     """What becomes of the totals of a step."""
 
+    parts: ServersParts | None = None  # what servers write of a checkpoint
+    whole: WholeOptimizer | None = None  # whose state servers hold
+
     @abstractmethod
-    def open(self, epoch: int, steps: int | None) -> None:
-        """The first step begins; all workers have the chief's weights."""
+    def open(self, epoch: int, steps: int | None, kept: int | None) -> None:
+        """The first step begins; all workers have the chief's weights. `kept`: the step of the checkpoint before it."""
 
     @abstractmethod
     def apply(self, epoch: int, step: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
@@ -50,7 +55,7 @@ class OwnUpdates(AbstractUpdates):
         self._engine = engine
         self._model = model
 
-    def open(self, epoch: int, steps: int | None) -> None:
+    def open(self, epoch: int, steps: int | None, kept: int | None) -> None:
         pass
 
     def apply(self, epoch: int, step: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
@@ -77,6 +82,8 @@ class ServedUpdates(AbstractUpdates):
         self._optimizer = engine.model.optimizer
         self._layout = StoreLayout(engine, shape, self._optimizer, servers.count, synchronous=True)
         self._client: Client | None = None
+        self.parts = ServersParts(lambda: self._store)
+        self.whole = WholeOptimizer(self._optimizer, engine.variables.trainable)
         if run.company.is_late:
             self._client = run.client(call, self._layout.shapes, None, 0)
 
@@ -85,10 +92,10 @@ class ServedUpdates(AbstractUpdates):
         assert self._client is not None, "open first"
         return self._client
 
-    def open(self, epoch: int, steps: int | None) -> None:
+    def open(self, epoch: int, steps: int | None, kept: int | None) -> None:
         layout, servers = self._layout, self._servers
         self._client = self._run.client(self._call, layout.shapes, layout.initial(), 0)
-        self._client.open(Open(self._call, layout.sizes, epoch, steps or 1, 0, servers.replicas, 1))
+        self._client.open(Open(self._call, layout.sizes, epoch, steps or 1, 0, servers.replicas, 1, kept=kept))
 
     def apply(self, epoch: int, step: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
         parcels = self._layout.pack_gradients(gradients)
@@ -130,8 +137,6 @@ def count_update(optimizer: Any, updates: int) -> None:
 
 def refuse_unless_served(run: Run, optimizer: Any) -> None:
     """Raises for what does not work with parameter servers yet."""
-    if run.saving is not None:
-        raise CannotDistribute("--checkpoint does not work with parameter servers yet")
     if getattr(optimizer, "use_ema", False):
         raise CannotDistribute("an optimizer with use_ema=True does not work with parameter servers yet")
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
