@@ -1,6 +1,6 @@
 """Trains a model whose metrics show which samples have counted; every worker writes what it knows.
 
-served.py FOLDER EPOCHS [--pause SECONDS] [--until FILE] [--fits N] [--scope STALENESS]
+served.py FOLDER EPOCHS [--pause SECONDS] [--until FILE] [--fits N] [--scope STALENESS] [--halt BATCH] [--units N]
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ options.add_argument("--pause", type=float, default=0.0)
 options.add_argument("--until", type=Path)
 options.add_argument("--fits", type=int, default=1)
 options.add_argument("--scope", type=float)
+options.add_argument("--halt", type=int)  # after so many batches of its own, a worker waits to be killed
+options.add_argument("--units", type=int, default=3000)
 given = options.parse_args()
 
 
@@ -52,8 +54,14 @@ def loss(y_true: Any, y_pred: Any) -> Any:
 class Pace(keras.callbacks.Callback):
     """Makes steps longer, and ends the training when the test says so."""
 
+    batches = 0
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         time.sleep(given.pause)
+        Pace.batches += 1
+        if Pace.batches == given.halt:
+            Path(given.folder, f"halted-{shoal.rank()}").touch()
+            time.sleep(600)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if given.until is not None and given.until.exists():
@@ -70,7 +78,7 @@ with scope:
         [
             keras.layers.Input((8, 8, 1)),
             keras.layers.Flatten(),
-            keras.layers.Dense(3000, activation="tanh"),
+            keras.layers.Dense(given.units, activation="tanh"),
             keras.layers.BatchNormalization(),
             keras.layers.Dropout(0.2),
             keras.layers.Dense(200, activation="tanh"),

@@ -97,6 +97,7 @@ class AbstractTraining(ABC):
             self._epoch(self._at.epoch)
             if model.stop_training:
                 break
+        self._restore_callbacks()  # of a checkpoint after which there was no epoch left
         self._end()
         self._run.trained = self._at.trained
         self._callbacks.on_train_end(self._at.logs)
