@@ -11,11 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from .runs import SCRIPTS, Going, Trainings, succeeded, told
-from .test_parameter_servers import EVERY_SAMPLE_ONCE
+from .test_parameter_servers import EVERY_SAMPLE_ONCE, Killer
 
 STEPS = 13  # in an epoch
 
@@ -123,6 +122,7 @@ def test_a_run_that_is_interrupted_writes_a_checkpoint_of_what_servers_hold(
         assert run.ask("checkpoint", "verify", found[-1]).returncode == 0
 
 
+@pytest.mark.timeout(200)
 def test_a_lost_shard_goes_on_with_the_optimizer_of_the_last_checkpoint(trainings: Trainings) -> None:
     folder, saved, enough = (trainings.folder / name for name in ("lost", "lost-saved", "lost-enough"))
     folder.mkdir()
@@ -130,9 +130,9 @@ def test_a_lost_shard_goes_on_with_the_optimizer_of_the_last_checkpoint(training
     script = [SCRIPTS / "served.py", folder, 10_000, "--pause", 0.01, "--until", enough]
     with Going(trainings, [*options.split(), "--checkpoint", saved, *script]) as run:
         run.until("there is a checkpoint", lambda: newest(saved) >= 5)
-        server = next(p for p in trainings.leftovers() if any("server-0" in word for word in _words(p)))
-        server.kill()
-        run.until("it goes on", lambda: "shard 0 was lost with server-0" in run.said())
+        killer = Killer(run, Path(trainings.environ["XDG_RUNTIME_DIR"]), seed=1)
+        assert killer.strike("server") == "server-0"
+        run.until("it goes on", lambda: "shard 0 was lost with" in run.said())
         before = newest(saved)
         run.until("there are checkpoints again", lambda: newest(saved) > before + 10)
         enough.touch()
@@ -141,13 +141,6 @@ def test_a_lost_shard_goes_on_with_the_optimizer_of_the_last_checkpoint(training
     lost = re.search(r"the newest weights that a worker has, with its optimizer's state of step (\d+), from disk", said)
     assert lost is not None, said
     assert int(lost[1]) <= before
-
-
-def _words(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
 
 
 @pytest.mark.parametrize("options", ["", "--servers 2 --strategy ps"], ids=["all-reduce", "servers"])

@@ -255,16 +255,23 @@ class Client:
         self._write(Kept(self._call, step))
 
     def drained(self, seconds: float) -> bool:
-        """Wait until nothing is going on; asks for nothing more."""
+        """Wait until all that was computed is acknowledged; asks for nothing more. What was not is another's then."""
+
+        stopped = threading.Event()
 
         def stop() -> None:
             self._ahead = 0
+            stopped.set()
 
         self._do(stop)
         until = time.monotonic() + seconds
-        while self._slots and time.monotonic() < until and self._over is None:
+        stopped.wait(seconds)  # the last push is on its way by then
+        while (is_open := self._has_pushed()) and time.monotonic() < until and self._over is None:
             time.sleep(0.005)
-        return not self._slots
+        return not is_open
+
+    def _has_pushed(self) -> bool:
+        return any(slot.gradients for slot in list(self._slots.values()))
 
     def close(self) -> None:
         self._seat.read_with(None)
