@@ -57,11 +57,11 @@ def verify(path: Path) -> Manifest:
         return found
 
 
-def load(path: Path, wanted: Callable[[str], bool] = lambda name: True) -> Checkpoint:
-    """A checkpoint, verified: either every tensor that is `wanted` as it was written, or a BadCheckpoint.
+def load(path: Path, wanted: Callable[[str], bool] | None = None) -> Checkpoint:
+    """All of a checkpoint, verified: either every tensor as it was written, or a BadCheckpoint.
 
-    What was written in pieces is whole. Takes as much memory as those tensors and, for a while, the largest part.
-    Parts with nothing that is wanted are not read.
+    What was written in pieces is whole. Takes as much memory as its tensors and, for a while, the largest part. Where
+    only some are `wanted`, by name, parts without any of them are not read.
     """
     with _naming(path):
         found = _manifest_of(path)
@@ -70,8 +70,8 @@ def load(path: Path, wanted: Callable[[str], bool] = lambda name: True) -> Check
             promised[tensor.part][tensor.name] = tensor
         arrays: dict[str, Array] = {}
         for part in found.parts:
-            chosen = {name for name in promised[part.name] if wanted(_whole(name))}
-            if chosen:
+            chosen = {name for name in promised[part.name] if wanted is None or wanted(_whole(name))}
+            if chosen or wanted is None:
                 held = _arrays_of(path, part, promised[part.name])
                 arrays.update((name, held[name]) for name in chosen)
         return Checkpoint(found, pieces.join({t.name: arrays[t.name] for t in found.tensors if t.name in arrays}))
