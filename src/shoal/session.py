@@ -17,6 +17,7 @@ from shoal.checkpoint.resumed import look_into
 from shoal.clock import Deadline
 from shoal.cluster import folders, meeting
 from shoal.cluster.announcements import Announcements
+from shoal.cluster.deposits import Deposits
 from shoal.cluster.identity import Identity
 from shoal.cluster.member import Seat
 from shoal.cluster.view import Member, View, role_of
@@ -50,8 +51,10 @@ class Session:
         listener: Listener | None = None,
         key: RunKey | None = None,
         on_training: Callable[[], None] | None = None,
+        folder: Path | None = None,
     ) -> None:
         self._me = me
+        self.deposits = Deposits(folder)
         self._config = config
         self.seat = seat
         self._listener = listener
@@ -288,9 +291,9 @@ def start(
         coordinator, key, member, Identity.of_this_process(config), config.deadlines, slate, on_chief, find
     )
     if seat.view.has(member_id):
-        return _enter(Session(member_id, config, seat, listener, key, on_training))
+        return _enter(Session(member_id, config, seat, listener, key, on_training, folder))
     on_training()
-    return _enter(Session(member_id, config, seat, listener, key))
+    return _enter(Session(member_id, config, seat, listener, key, folder=folder))
 
 
 def current() -> Session:

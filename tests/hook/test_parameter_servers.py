@@ -130,7 +130,7 @@ def test_whoever_is_killed_no_update_is_lost_or_doubled(trainings: Trainings) ->
             killer.pause(0.2)
             victim = killer.strike("server")
             killer.pause(0.1)
-            killer.strike("worker", spare=1)
+            killer.strike("worker")
             run.until(f"{victim} is missed", lambda victim=victim: f"{victim} (pid" in run.said())
             if turn % 4 == 3:
                 killer.strike("coordinator")
@@ -146,3 +146,23 @@ def test_whoever_is_killed_no_update_is_lost_or_doubled(trainings: Trainings) ->
         assert history["ledger"] == [EVERY_SAMPLE_ONCE] * len(history["ledger"])
         assert one == found[0]
     assert all(int(most) <= 3 for _, _, most, _ in OBSERVED.findall(said))
+
+
+@pytest.mark.timeout(300)
+def test_newcomers_go_on_when_nobody_is_left_who_was_there_when_the_epoch_began(trainings: Trainings) -> None:
+    folder, slow = trainings.folder / "newcomers", trainings.folder / "slow"
+    folder.mkdir()
+    slow.touch()
+    options = "run --backend torch -n 2 --strategy ps --servers 2 --staleness 3 --threads 1"
+    with Going(trainings, [*options.split(), SCRIPTS / "served.py", folder, 3, "--slow", slow]) as run:
+        killer = Killer(run, Path(trainings.environ["XDG_RUNTIME_DIR"]), seed=2)
+        for old, new in (("worker-0", "worker-2"), ("worker-1", "worker-3")):
+            run.until(f"{old} computes", lambda old=old: killer.doing(old)[0] > 0)
+            os.kill(killer.members("worker")[old], signal.SIGKILL)
+            run.until(f"{new} computes", lambda new=new: killer.doing(new)[0] > 0)
+        slow.unlink()
+        assert run.end() == 0, run.said()[-5000:]
+    found = told(folder)
+    assert len(found) == 2
+    assert found[0] == found[1]
+    assert found[0]["history"][0]["ledger"] == [EVERY_SAMPLE_ONCE] * 3

@@ -1,6 +1,7 @@
 """Trains a model whose metrics show which samples have counted; every worker writes what it knows.
 
 served.py FOLDER EPOCHS [--pause SECONDS] [--until FILE] [--fits N] [--scope STALENESS] [--halt BATCH] [--units N]
+          [--slow FILE]
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ options.add_argument("--fits", type=int, default=1)
 options.add_argument("--scope", type=float)
 options.add_argument("--halt", type=int)  # after so many batches of its own, a worker waits to be killed
 options.add_argument("--units", type=int, default=3000)
+options.add_argument("--slow", type=Path)  # while it exists, a batch takes three seconds
 given = options.parse_args()
 
 
@@ -57,7 +59,7 @@ class Pace(keras.callbacks.Callback):
     batches = 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        time.sleep(given.pause)
+        time.sleep(3.0 if given.slow is not None and given.slow.exists() else given.pause)
         Pace.batches += 1
         if Pace.batches == given.halt:
             Path(given.folder, f"halted-{shoal.rank()}").touch()

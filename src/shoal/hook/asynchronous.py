@@ -10,6 +10,7 @@ is finished, it and the servers copy what they hold. Writing happens in the back
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ import numpy as np
 from shoal.collectives.group import AbstractGroup, Result
 from shoal.config import Servers
 from shoal.errors import CannotDistribute
-from shoal.hook import feeds
+from shoal.hook import deposit, feeds
 from shoal.hook.engine import Logs, to_float
 from shoal.hook.resuming import Expected
 from shoal.hook.run import Run
@@ -157,6 +158,8 @@ class AsynchronousTraining(AbstractTraining):
         steps, at = self._source.steps, self._at
         assert steps is not None
         self._before = at.trained - at.step
+        if not self._run.company.is_late:
+            self._run.deposits.leave(f"{self._call}-{epoch}", self._deposit)
         if epoch > self._opened:
             self._store.go_on(epoch, steps)
             self._opened = epoch
@@ -173,7 +176,7 @@ class AsynchronousTraining(AbstractTraining):
         pulled = self._take_weights(todo.weights)
         self._count(pulled.updates)
         at.step, self._counted = steps, 0
-        self._meet(epoch)
+        self._meet(epoch, pulled.updates)
         self._advance_seeds(epoch + 1, 0)
         return self._logs_of(pulled)
 
@@ -275,18 +278,28 @@ class AsynchronousTraining(AbstractTraining):
         logs |= {name: total / samples for name, total in zip(self._shape.extras, pulled.extras, strict=True)}
         return {name: to_float(logs[name]) for name in self._shape.logs}
 
-    def _meet(self, epoch: int) -> None:
-        """All workers, at the end of an epoch. Who came while it went on is told here what it can't know."""
+    def _meet(self, epoch: int, updates: int) -> None:
+        """All workers, at the end of an epoch. Who came while it went on is told here what it can't know.
+
+        If nobody is left who was there when it began, that is what was left in the run's folder then.
+        """
         company = self._run.company
         self._run.say("waiting for the others at the end of the epoch", self._at.total)
         if company.is_late:
-            company.enter(self, self._call)
+            company.enter(self, self._call, partial(self._found, epoch, updates))
             self._restore_callbacks()
 
         def act(group: AbstractGroup) -> Result:
             return Result(group.gather(f"fit epoch {epoch}: the end", b""), [])
 
         company.commit(act, keeper=self)
+
+    def _deposit(self) -> bytes:
+        return deposit.pack(self.give(), self._engine, self._shape)
+
+    def _found(self, epoch: int, updates: int) -> Result | None:
+        left = self._run.deposits.find(f"{self._call}-{epoch}")
+        return deposit.unpack(left, self._engine, self._at.step, updates) if left is not None else None
 
     def _leave(self) -> None:
         self._run.say("leaving", self._at.total)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
+from shoal.cluster.deposits import Deposits
 from shoal.collectives.group import Company
 from shoal.config import Saving, Servers
 from shoal.hook.calls import Calls
@@ -32,6 +33,10 @@ class Run(Protocol):
 
     def leave(self) -> NoReturn:
         """Gives up the seat; raises RunEnded."""
+
+    @property
+    def deposits(self) -> Deposits:
+        """What is left for workers that come when all others are gone."""
 
     trained: int  # steps of the whole run so far
 
