@@ -91,13 +91,12 @@ class Killer:
                 found[words[words.index("shoal.launch.worker") + 2]] = child.pid
         return found
 
-    def strike(self, kind: str, spare: int = 0) -> str | None:
-        """Who was killed; not one of the `spare` eldest: if all who know where the run stands die at once, it ends."""
+    def strike(self, kind: str) -> str | None:
+        """Who was killed."""
         members = self.members(kind)
-        able = sorted(members, key=lambda id: int(id.rpartition("-")[2]) if "-" in id else 0)[spare:]
-        if not able:
+        if not members:
             return None
-        victim = self._random.choice(able)
+        victim = self._random.choice(sorted(members))
         os.kill(members[victim], signal.SIGKILL)
         self.killed[kind] += 1
         return victim
@@ -121,7 +120,9 @@ class Killer:
 def test_whoever_is_killed_no_update_is_lost_or_doubled(trainings: Trainings) -> None:
     folder, enough = trainings.folder / "killed", trainings.folder / "enough"
     folder.mkdir()
+    saved = trainings.folder / "killed-saved"
     options = "run --backend jax -n 3 --strategy ps --servers 3 --staleness 3 --threads 1 --max-restarts 1000"
+    options += f" --checkpoint {saved} --checkpoint-every 20steps --keep 5"
     words = [*options.split(), SCRIPTS / "served.py", folder, 10_000, "--pause", 0.005, "--until", enough]
     with Going(trainings, words) as run:
         killer = Killer(run, Path(trainings.environ["XDG_RUNTIME_DIR"]), seed=1)
@@ -138,6 +139,8 @@ def test_whoever_is_killed_no_update_is_lost_or_doubled(trainings: Trainings) ->
         enough.touch()
         assert run.end() == 0, run.said()[-5000:]
         said = run.said()
+        assert run.ask("checkpoint", "verify", saved).returncode == 0
+    assert len(list(saved.glob("step-*"))) == 5
     assert killer.killed.total() >= 60
     assert "was lost with" not in said  # no shard was without a copy
     found = told(folder)

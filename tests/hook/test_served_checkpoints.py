@@ -156,3 +156,21 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_differences(trainings
         "it is of another model (of another shape: sequential/dense/kernel (64, 50), (64, 40) in the" in result.stderr
     )
     assert "more). Resume with the script, and the arguments, that it comes from" in result.stderr
+
+
+@pytest.mark.parametrize("options", ["", "--servers 1 --strategy ps"], ids=["all-reduce", "servers"])
+def test_a_fit_that_was_over_is_over_when_it_is_resumed(trainings: Trainings, options: str) -> None:
+    """A callback had stopped it; the next fit of the script is trained."""
+    name, saved, stop = f"over{len(options)}", trainings.folder / f"over-saved{len(options)}", trainings.folder / "stop"
+    stop.touch()
+    arguments = (5, "--until", stop, "--units", 40)
+    first = trained(trainings, name, f"-n 2 {options} --checkpoint {saved}", *arguments)
+    assert first["history"][0]["ledger"] == [EVERY_SAMPLE_ONCE]
+    again = trained(trainings, f"{name}-again", f"-n 2 {options} --resume {max(saved.iterdir())}", *arguments)
+    assert again == first
+    more = trained(
+        trainings, f"{name}-more", f"-n 2 {options} --resume {max(saved.iterdir())}", *arguments, "--fits", 2
+    )
+    assert more["history"][0] == first["history"][0]
+    assert more["history"][1]["ledger"] == [EVERY_SAMPLE_ONCE]
+    assert more["history"][1]["loss"][0] < first["history"][0]["loss"][0]
