@@ -19,12 +19,15 @@ class Deposits:
         self._folder = folder
 
     def leave(self, name: str, content: Callable[[], bytes]) -> None:
-        """Under this name, in the place of all others."""
+        """Under this name, in the place of all others. If it can't be written there is none."""
         if self._folder is None or (self._folder / f"{_DEPOSIT}{name}").exists():
             return
         draft = self._folder / f".{_DEPOSIT}{name}-{os.getpid()}"
-        draft.write_bytes(content())
-        os.replace(draft, self._folder / f"{_DEPOSIT}{name}")
+        try:
+            draft.write_bytes(content())
+            os.replace(draft, self._folder / f"{_DEPOSIT}{name}")
+        except OSError:  # there is no room: a run without it is only less patient
+            draft.unlink(missing_ok=True)
         for path in self._folder.glob(f"{_DEPOSIT}*"):
             if path.name != f"{_DEPOSIT}{name}":
                 path.unlink(missing_ok=True)

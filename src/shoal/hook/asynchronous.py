@@ -29,7 +29,6 @@ from shoal.hook.served_saving import ServersParts
 from shoal.hook.store_layout import Pulled, StoreLayout
 from shoal.hook.training import AbstractTraining, FitArguments, Prepared
 from shoal.hook.updates import count_update, rate_of, refuse_unless_served
-from shoal.hook.whole_optimizer import WholeOptimizer
 from shoal.store.client import Client, EpochEnd, Rest, Work
 from shoal.store.letters import Open
 
@@ -79,7 +78,7 @@ class AsynchronousTraining(AbstractTraining):
         if self._run.company.is_late:
             return self._come_late()
         self._agree_on_start(self._model._initial_epoch or self._arguments.initial_epoch)
-        self._resume(Expected(self._engine, WholeOptimizer(self._model.optimizer, self._engine.variables.trainable)))
+        self._resume(Expected(self._engine, served=True))
         at, steps = self._at, self._source.steps
         assert steps is not None
         if self._saver is not None and self._resumed_at is not None:
@@ -234,6 +233,8 @@ class AsynchronousTraining(AbstractTraining):
 
     def _say_wait(self, for_what: str) -> None:
         self._run.say(f"waiting for {for_what}", self._at.total)
+        if self._run.drains and not self._saves:
+            self._leave()
 
     def _train(self, work: Work) -> None:
         """One update: from its weights to its push."""

@@ -29,7 +29,7 @@ class Expected(NamedTuple):
     """What a checkpoint must hold so that a model can go on from it."""
 
     engine: AbstractEngine
-    whole: WholeOptimizer | None  # where servers hold the optimizer's state
+    served: bool  # servers hold the optimizer's state
 
 
 def resume(company: Company, path: Path, expected: Expected) -> Result:
@@ -117,7 +117,9 @@ def _of_model(expected: Expected) -> Listed:
         "state": _named(variables.states),
         "metric": _named(variables.metrics),
     }
-    optimizer = _named(variables.optimizer) if expected.whole is None else expected.whole.variables()
+    if not expected.served:
+        return listed | {"optimizer": _named(variables.optimizer)}
+    optimizer = WholeOptimizer(expected.engine.model.optimizer, variables.trainable).variables()
     return listed if optimizer is None else listed | {"optimizer": optimizer}
 
 

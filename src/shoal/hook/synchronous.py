@@ -73,7 +73,7 @@ class SynchronousTraining(AbstractTraining):
             self._run.say("waiting to be let in")
             return self._run.company.enter(self, self._call)
         self._agree_on_start(self._model._initial_epoch or self._arguments.initial_epoch)
-        self._resume(Expected(self._engine, self._updates.whole))
+        self._resume(Expected(self._engine, served=self._updates.parts is not None))
         if self._saver is not None and self._resumed_at is not None:
             self._saver.resumed(self._resumed_at)
         self._updates.open(self._at.epoch, self._source.steps, self._resumed_at)

@@ -19,7 +19,6 @@ from shoal.hook.engine import AbstractEngine, StepShape
 from shoal.hook.run import Run
 from shoal.hook.served_saving import ServersParts
 from shoal.hook.store_layout import StoreLayout
-from shoal.hook.whole_optimizer import WholeOptimizer
 from shoal.store.batches import Batch
 from shoal.store.client import Client
 from shoal.store.letters import Open
@@ -29,8 +28,7 @@ from shoal.strategies.schema import Array
 class AbstractUpdates(ABC):
     """What becomes of the totals of a step."""
 
-    parts: ServersParts | None = None  # what servers write of a checkpoint
-    whole: WholeOptimizer | None = None  # whose state servers hold
+    parts: ServersParts | None = None  # what servers write of a checkpoint, where they hold the optimizer's state
 
     @abstractmethod
     def open(self, epoch: int, steps: int | None, kept: int | None) -> None:
@@ -83,7 +81,6 @@ class ServedUpdates(AbstractUpdates):
         self._layout = StoreLayout(engine, shape, self._optimizer, servers.count, synchronous=True)
         self._client: Client | None = None
         self.parts = ServersParts(lambda: self._store)
-        self.whole = WholeOptimizer(self._optimizer, engine.variables.trainable)
         if run.company.is_late:
             self._client = run.client(call, self._layout.shapes, None, 0)
 
