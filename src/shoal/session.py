@@ -17,6 +17,7 @@ from shoal.checkpoint.resumed import look_into
 from shoal.clock import Deadline
 from shoal.cluster import folders, meeting
 from shoal.cluster.announcements import Announcements
+from shoal.cluster.deposits import Deposits
 from shoal.cluster.identity import Identity
 from shoal.cluster.member import Seat
 from shoal.cluster.view import Member, View, role_of
@@ -25,6 +26,8 @@ from shoal.config import CHECK_EVERY, RunConfig, Saving, Servers
 from shoal.errors import RunEnded
 from shoal.hook.calls import Calls
 from shoal.store.client import Client, Weights
+from shoal.store.ledger import Ledger
+from shoal.store.saves import Scribe
 from shoal.store.server import Server
 from shoal.store.tensors import AnyShapes, Tensors
 from shoal.wire import addresses
@@ -48,8 +51,10 @@ class Session:
         listener: Listener | None = None,
         key: RunKey | None = None,
         on_training: Callable[[], None] | None = None,
+        folder: Path | None = None,
     ) -> None:
         self._me = me
+        self.deposits = Deposits(folder)
         self._config = config
         self.seat = seat
         self._listener = listener
@@ -133,12 +138,16 @@ class Session:
         shapes: Sequence[AnyShapes],
         make: Callable[[int], Tensors],
         scales: bool,
+        scribe: Scribe | None,
+        ledger: Ledger,
         before: Server | None,
     ) -> Server:
         assert self.seat is not None
         assert self._key is not None
         assert self._listener is not None
-        return Server(self._me, call, self.seat, self._listener, self._key, shapes, make, scales, before)
+        return Server(
+            self._me, call, self.seat, self._listener, self._key, shapes, make, scales, before, None, scribe, ledger
+        )
 
     def wait_in(self, call: int) -> bytes | None:
         """Until this worker, which came late, is let in; or what the call returned, if it is over before that."""
@@ -286,9 +295,9 @@ def start(
         coordinator, key, member, Identity.of_this_process(config), config.deadlines, slate, on_chief, find
     )
     if seat.view.has(member_id):
-        return _enter(Session(member_id, config, seat, listener, key, on_training))
+        return _enter(Session(member_id, config, seat, listener, key, on_training, folder))
     on_training()
-    return _enter(Session(member_id, config, seat, listener, key))
+    return _enter(Session(member_id, config, seat, listener, key, folder=folder))
 
 
 def current() -> Session:

@@ -26,7 +26,7 @@ def test_list_shows_the_newest_first_and_which_are_whole(folder):
     result = shoal("list", folder)
     assert result.exit_code == 0
     heading, *rows = [line.split() for line in result.stdout.splitlines()]
-    assert heading == ["checkpoint", "step", "written", "MiB", "workers", "whole"]
+    assert heading == ["checkpoint", "step", "written", "MiB", "parts", "whole"]
     assert rows[0] == ["step-000000030", "no"]
     assert [row[:2] + row[-2:] for row in rows[1:3]] == [
         ["step-000000020", "20", "3", "yes"],
@@ -49,7 +49,7 @@ def test_list_gives_the_same_facts_to_programs(folder):
         "whole": True,
         "step": 20,
         "bytes": size,
-        "workers": 3,
+        "parts": 3,
         "tensors": 4,
         "run": "r1",
     }

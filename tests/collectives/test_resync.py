@@ -118,3 +118,11 @@ def test_members_more_than_one_apart_never_get_orders(acts: list[int]) -> None:
 def standing_after(given: Orders, acts: list[int]) -> list[int]:
     """Where all stand when the orders are carried out."""
     return [count + (rank in given.behind) for rank, count in enumerate(acts)]
+
+
+def test_newcomers_among_themselves_go_on_from_what_all_have_found():
+    found = Standing(has_found=True)
+    assert orders(found, found) == Orders(0, anew=True)
+    assert orders(found, between(3)) == Orders(1, newcomers=frozenset({0}))
+    with pytest.raises(Diverged, match="nobody knows where the run stands"):
+        orders(found, NEW)

@@ -38,13 +38,12 @@ class Killer:
                 found[words[words.index("shoal.launch.worker") + 2]] = child.pid
         return found
 
-    def strike(self, kind: str, spare: int = 0) -> str | None:
-        """Who was killed; not one of the `spare` eldest: if all who know where the run stands die at once, it ends."""
+    def strike(self, kind: str) -> str | None:
+        """Who was killed."""
         members = self.members(kind)
-        able = sorted(members, key=lambda id: int(id.rpartition("-")[2]) if "-" in id else 0)[spare:]
-        if not able:
+        if not members:
             return None
-        victim = self._random.choice(able)
+        victim = self._random.choice(sorted(members))
         os.kill(members[victim], signal.SIGKILL)
         self.killed[kind] += 1
         return victim

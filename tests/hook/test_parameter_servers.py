@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -74,7 +76,9 @@ def test_a_script_may_say_it_itself_and_what_it_says_counts(trainings: Trainings
 def test_whoever_is_killed_no_update_is_lost_or_doubled(trainings: Trainings) -> None:
     folder, enough = trainings.folder / "killed", trainings.folder / "enough"
     folder.mkdir()
+    saved = trainings.folder / "killed-saved"
     options = "run --backend jax -n 3 --strategy ps --servers 3 --staleness 3 --threads 1 --max-restarts 1000"
+    options += f" --checkpoint {saved} --checkpoint-every 20steps --keep 5"
     words = [*options.split(), SCRIPTS / "served.py", folder, 10_000, "--pause", 0.005, "--until", enough]
     with Going(trainings, words) as run:
         killer = Killer(run, Path(trainings.environ["XDG_RUNTIME_DIR"]), seed=1)
@@ -83,7 +87,7 @@ def test_whoever_is_killed_no_update_is_lost_or_doubled(trainings: Trainings) ->
             killer.pause(0.2)
             victim = killer.strike("server")
             killer.pause(0.1)
-            killer.strike("worker", spare=1)
+            killer.strike("worker")
             run.until(f"{victim} is missed", lambda victim=victim: f"{victim} (pid" in run.said())
             if turn % 4 == 3:
                 killer.strike("coordinator")
@@ -91,6 +95,8 @@ def test_whoever_is_killed_no_update_is_lost_or_doubled(trainings: Trainings) ->
         enough.touch()
         assert run.end() == 0, run.said()[-5000:]
         said = run.said()
+        assert run.ask("checkpoint", "verify", saved).returncode == 0
+    assert len(list(saved.glob("step-*"))) == 5
     assert killer.killed.total() >= 60
     assert "was lost with" not in said  # no shard was without a copy
     found = told(folder)
@@ -99,3 +105,23 @@ def test_whoever_is_killed_no_update_is_lost_or_doubled(trainings: Trainings) ->
         assert history["ledger"] == [EVERY_SAMPLE_ONCE] * len(history["ledger"])
         assert one == found[0]
     assert all(int(most) <= 3 for _, _, most, _ in OBSERVED.findall(said))
+
+
+@pytest.mark.timeout(300)
+def test_newcomers_go_on_when_nobody_is_left_who_was_there_when_the_epoch_began(trainings: Trainings) -> None:
+    folder, slow = trainings.folder / "newcomers", trainings.folder / "slow"
+    folder.mkdir()
+    slow.touch()
+    options = "run --backend torch -n 2 --strategy ps --servers 2 --staleness 3 --threads 1"
+    with Going(trainings, [*options.split(), SCRIPTS / "served.py", folder, 3, "--slow", slow]) as run:
+        killer = Killer(run, Path(trainings.environ["XDG_RUNTIME_DIR"]), seed=2)
+        for old, new in (("worker-0", "worker-2"), ("worker-1", "worker-3")):
+            run.until(f"{old} computes", lambda old=old: killer.doing(old)[0] > 0)
+            os.kill(killer.members("worker")[old], signal.SIGKILL)
+            run.until(f"{new} computes", lambda new=new: killer.doing(new)[0] > 0)
+        slow.unlink()
+        assert run.end() == 0, run.said()[-5000:]
+    found = told(folder)
+    assert len(found) == 2
+    assert found[0] == found[1]
+    assert found[0]["history"][0]["ledger"] == [EVERY_SAMPLE_ONCE] * 3

@@ -41,3 +41,9 @@ def test_between_two_fits_a_generator_has_moved_on_by_the_steps() -> None:
     for _ in range(3):
         seeds.advance()
     assert [state.tolist() for state in seeds.states()] == [[11, 3], [12, 3]]
+
+
+def test_seeds_can_be_taken_back():
+    seeds = Seeds(7, [np.array([3, 11])])
+    assert (seeds.after(40).after(-40).rows() == seeds.rows()).all()
+    assert (seeds.after(-12).after(12).rows() == seeds.rows()).all()

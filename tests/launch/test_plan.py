@@ -224,8 +224,6 @@ def test_modules_are_found_without_being_imported(environ, tmp_path, monkeypatch
         ({**PS, "staleness": "much"}, "--staleness much: expected 0, a number of updates, or inf"),
         ({**PS, "address": "127.0.0.1:0"}, "--address and --key-file are for workers on other hosts"),
         ({**PS, "key_file": "ticket"}, "--address and --key-file are for workers on other hosts"),
-        ({**PS, "checkpoint": "/nowhere"}, "can't be used with parameter servers yet.*--staleness 0"),
-        ({**PS, "resume": "auto", "staleness": "1"}, "can't be used with parameter servers yet.*--staleness 0"),
         ({"transport": "pigeon"}, "there is no such transport; there is shm, tcp"),
         ({"backend": "theano"}, "can't train on the backend 'theano'"),
         ({"script": "/nowhere/train.py"}, "there is no script /nowhere/train.py"),

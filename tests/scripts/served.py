@@ -1,6 +1,7 @@
 """Trains a model whose metrics show which samples have counted; every worker writes what it knows.
 
 served.py FOLDER EPOCHS [--pause SECONDS] [--until FILE] [--fits N] [--scope STALENESS] [--averaged arrays|stream]
+          [--halt BATCH] [--units N] [--slow FILE]
 
 `--averaged`: trains another one after it, in float16 with a loss that is scaled too much at first, and with averages of
 the weights.
@@ -33,6 +34,9 @@ options.add_argument("--until", type=Path)
 options.add_argument("--fits", type=int, default=1)
 options.add_argument("--scope", type=float)
 options.add_argument("--averaged", choices=("arrays", "stream"))
+options.add_argument("--halt", type=int)  # after so many batches of its own, a worker waits to be killed
+options.add_argument("--units", type=int, default=3000)
+options.add_argument("--slow", type=Path)  # while it exists, a batch takes three seconds
 given = options.parse_args()
 
 
@@ -57,8 +61,14 @@ def loss(y_true: Any, y_pred: Any) -> Any:
 class Pace(keras.callbacks.Callback):
     """Makes steps longer, and ends the training when the test says so."""
 
+    batches = 0
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        time.sleep(given.pause)
+        time.sleep(3.0 if given.slow is not None and given.slow.exists() else given.pause)
+        Pace.batches += 1
+        if Pace.batches == given.halt:
+            Path(given.folder, f"halted-{shoal.rank()}").touch()
+            time.sleep(600)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if given.until is not None and given.until.exists():
@@ -70,7 +80,7 @@ def make_model() -> keras.Model:
         [
             keras.layers.Input((8, 8, 1)),
             keras.layers.Flatten(),
-            keras.layers.Dense(3000, activation="tanh"),
+            keras.layers.Dense(given.units, activation="tanh"),
             keras.layers.BatchNormalization(),
             keras.layers.Dropout(0.2),
             keras.layers.Dense(200, activation="tanh"),

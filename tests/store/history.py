@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
 from shoal.store.batches import Batch, Tally
 from shoal.store.director import Training
-from shoal.store.letters import Grant
+from shoal.store.letters import AtRest, Grant
 from shoal.store.messages import Point, Pulled, Pushed
 from shoal.store.placement import Placement
 from shoal.store.replica import Apply
@@ -55,6 +57,7 @@ class Watcher:
         self._written = (0, Tally())
         self._primaries: dict[int, list[tuple[str | None, int]]] = {}  # of each view
         self.stalest = 0
+        self.checkpoints: Counter[bool] = Counter()  # whether they succeeded
 
     def before(self, server: Any, shard: int, apply: Apply) -> None:
         """A replica is about to apply an update."""
@@ -131,6 +134,35 @@ class Watcher:
             applied = {batch for batch, _ in toy.history}
             if missing := self._over[epoch][shard] - applied - self.gone[shard]:
                 raise Wrong(f"epoch {epoch} is over for {worker.id}, and shard {shard} lacks {sorted(missing)}")
+
+    def rests(self, worker: Any, rest: AtRest) -> bytes:
+        """A worker has been told that all is at rest. What is to be in a checkpoint of it."""
+        return msgspec.msgpack.encode((rest.epoch, rest.counted))
+
+    def saw_the_rest(self, worker: Any, rest: AtRest, weights: dict[int, tuple[int, Toy]]) -> None:
+        for shard, (_, toy) in weights.items():
+            self._is_exact(f"the weights of {worker.id}", shard, toy, rest.epoch, rest.counted)
+
+    def copied(self, server: Any, shard: int, toy: Toy, what: bytes) -> None:
+        """A server takes a shard, as it is now, for exactly the batches that are finished."""
+        self._is_exact(f"the copy of {server.id}", shard, toy, *msgspec.msgpack.decode(what))
+
+    def gathered(self, gathering: Any) -> None:
+        self.checkpoints[not gathering.why] += 1
+
+    def _is_exact(self, whose: str, shard: int, toy: Toy, epoch: int, counted: int) -> None:
+        applied = {batch for batch, _ in toy.history}
+        before = {batch for batch in self._over.get(epoch - 1, {}).get(shard, set()) if batch.epoch < epoch}
+        every = {Batch(epoch, place) for place in range(counted)}
+        gone = self.gone[shard]
+        if missing := (every | before) - applied - gone:
+            raise Wrong(
+                f"{counted} batches of epoch {epoch} are finished, and {whose} lacks {missing} of shard {shard}"
+            )
+        if more := {batch for batch in applied if batch.epoch >= epoch} - every - gone:
+            raise Wrong(
+                f"{counted} batches of epoch {epoch} are finished, and {whose} has {more} too, of shard {shard}"
+            )
 
     def wrote(self, training: Training | None) -> None:
         """The coordinator has written down what it knows. What counts never ceases to count."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,14 +16,17 @@ from shoal.store.batches import Batch
 from shoal.store.letters import (
     FROM_DIRECTOR,
     TO_DIRECTOR,
+    AtRest,
     Close,
     Closed,
     EpochOver,
     Finish,
+    GoOn,
     Grant,
     Halt,
     Next,
     Open,
+    Pause,
     Placed,
     Serve,
     Want,
@@ -30,6 +34,7 @@ from shoal.store.letters import (
 from shoal.store.messages import Differs, Pulled, Push, Pushed, ShardMessage
 from shoal.store.placement import Placement
 from shoal.store.replica import Apply, Digest, Drop, Give, GoBack, Load, Replica, Report, Tell
+from shoal.store.saves import AskToSave, Copied, Desk, Gathering, NotSaved, Save, Saved
 from shoal.store.update import Ask, Compute, Keep, Over, Update
 from shoal.wire.messages import Message
 
@@ -41,6 +46,8 @@ if TYPE_CHECKING:
 
 CALL = 0  # of the script: there is one training in a run
 END = -1  # the place of the batch that stands for the end of an epoch
+REST = -2  # the same, for a pause
+WRITES = 0.02  # seconds, at most, that a server takes to write what it has copied
 
 
 class Join(NamedTuple):
@@ -91,6 +98,8 @@ class Member(Process):
                 self.read(FROM_DIRECTOR.decode(content))
             case (ShardMessage() as message, beside):
                 self.hear_of_shard(sender, message, beside)
+            case (Save() | Copied() | Saved() | NotSaved() as message,):
+                self.hear_of_save(sender, message)
 
     def begin(self, late: bool) -> None:
         """Its script has come to the training."""
@@ -102,8 +111,35 @@ class Member(Process):
     def hear_of_shard(self, sender: str, message: ShardMessage, beside: Any) -> None:
         raise NotImplementedError
 
+    def hear_of_save(self, sender: str, message: Any) -> None:
+        raise NotImplementedError
+
 
 # Servers ----------------------------------------------------------------------------------------------
+
+
+class Scribe:
+    """Writes nothing: lets the watcher look at what it has copied, and takes its time."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._told: bytes | None = None
+
+    def copy(self, shards: Mapping[int, Any], place: int, what: bytes) -> str:
+        world = self._server.sim.world
+        for shard, toy in shards.items():
+            self._server.sim.watcher.copied(self._server, shard, toy, what)
+        self._told = None
+        world.after(world.random.uniform(0.0, WRITES), partial(world.awake, self._server.id, self._written))
+        return ""
+
+    def poll(self) -> bytes | str | None:
+        told, self._told = self._told, None
+        return told
+
+    def _written(self) -> None:
+        self._told = b"written"
+        self._server.desk.look(())
 
 
 @dataclass
@@ -116,6 +152,8 @@ class Server(Member):
         self.replicas = {shard: Replica(shard, self.id, check_every=4) for shard in shards}
         self.toys = {shard: Toy() for shard in shards}
         self.is_closed = False
+        held: Any = self.replicas
+        self.desk = Desk(held, lambda shard: self.toys[shard], Scribe(self), self._answer)  # type: ignore[arg-type,return-value]
 
     def begin(self, late: bool) -> None:
         self.seat.write(Serve(CALL))
@@ -126,6 +164,14 @@ class Server(Member):
                 self._take(placement)
             case Closed():
                 self.is_closed = True
+
+    def hear_of_save(self, sender: str, message: Any) -> None:
+        self.desk.hear(sender, message)
+        self.desk.look(())
+
+    def _answer(self, to: str, message: Message) -> None:
+        self.sim.mark(type(message).__name__)
+        self.sim.world.send(self.id, to, message)
 
     def hear_of_shard(self, sender: str, message: ShardMessage, beside: Any) -> None:
         self.decided(message.shard, self.replicas[message.shard].handle(sender, message, beside))
@@ -140,6 +186,7 @@ class Server(Member):
         for view in placement.views:
             self.decided(view.shard, self.replicas[view.shard].take_view(view))
             self.sim.watcher.took(self, view)
+        self.desk.look(())
 
     def decided(self, shard: int, decisions: Sequence[replicas.Decision]) -> None:
         self.perform(shard, decisions)
@@ -212,6 +259,11 @@ class Worker(Member):
         self.ended = -1  # the last epoch whose end was heard of
         self.waits_at = -1  # the last epoch at whose end it has come to the meeting
         self.is_at = -1  # the epoch of which it has a batch
+        self.pauses = 0
+        self.pausing = False
+        self.rest: AtRest | None = None
+        self.gathering: Gathering | None = None
+        self._questions = itertools.count()
 
     def begin(self, late: bool) -> None:
         plan = self.sim.plan
@@ -232,6 +284,44 @@ class Worker(Member):
     def finish(self) -> None:
         self.seat.write(Close(CALL))
 
+    # Checkpoints
+
+    def pause(self) -> None:
+        self.pausing = True
+        self.seat.write(Pause(CALL, self.pauses))
+
+    def hear_of_save(self, sender: str, message: Any) -> None:
+        if self.gathering is not None:
+            self.gathering.handle(message)
+            self._look_at_gathering()
+
+    def _gather(self, rest: AtRest) -> None:
+        assert self.placement is not None
+        what = self.sim.watcher.rests(self, rest)
+        self.gathering = Gathering(what, 1, self._questions)
+        self._ask_to_save(self.gathering.take_views(self.placement.views, self.placement.servers))
+
+    def _ask_to_save(self, asks: Sequence[AskToSave]) -> None:
+        for ask in asks:
+            self.sim.mark("Save")
+            self.sim.world.send(self.id, ask.server, ask.message)
+        self._look_at_gathering()
+
+    def _look_at_gathering(self) -> None:
+        gathering = self.gathering
+        if gathering is None:
+            return
+        if self.pausing and (gathering.is_copied or gathering.is_over):
+            self.seat.write(GoOn(CALL, self.pauses))
+            self._forget_pause()
+        if gathering.is_over:
+            self.gathering = None
+            self.sim.watcher.gathered(gathering)
+
+    def _forget_pause(self) -> None:
+        self.pausing, self.rest = False, None
+        self.pauses += 1
+
     def read(self, letter: Message) -> None:
         match letter:
             case Placed(placement=placement, workers=workers):
@@ -246,6 +336,11 @@ class Worker(Member):
                 if self.placement is None:
                     raise Wrong(f"{self.id} hears of the end of epoch {epoch}, and not where the shards are")
                 self._begin(Batch(epoch, END), [], self.placement.number)
+            case AtRest(number=number, epoch=epoch) if self.here and self.pausing and number == self.pauses:
+                if self.rest is None:
+                    self.rest = letter
+                    assert self.placement is not None
+                    self._begin(Batch(epoch, REST), [], self.placement.number)
 
     def hear_of_shard(self, sender: str, message: ShardMessage, beside: Any) -> None:
         if isinstance(message, Pulled | Pushed) and message.batch in self.slots:
@@ -257,12 +352,18 @@ class Worker(Member):
     def reconnected(self, peer: str) -> None:
         for slot in self.slots.values():
             self._ask(slot, slot.update.reconnected(peer))
+        if self.gathering is not None:
+            self._ask_to_save(self.gathering.reconnected(peer))
 
     def _take(self, placement: Placement, here: bool) -> None:
         self.placement = placement
         if not here:
             self.here = False
             self.slots = {batch: slot for batch, slot in self.slots.items() if batch.place == END}
+            if self.pausing:
+                self._forget_pause()
+            if self.gathering is not None:
+                self.gathering.fail("taken for lost")
             self.seat.ready()  # it may come back
         elif not self.here:
             self.here = True
@@ -270,6 +371,8 @@ class Worker(Member):
                 self._want()
         for slot in self.slots.values():
             self._ask(slot, slot.update.take_views(placement.views))
+        if self.gathering is not None:
+            self._ask_to_save(self.gathering.take_views(placement.views, placement.servers))
 
     def _want(self) -> None:
         self.turn += 1
@@ -296,6 +399,11 @@ class Worker(Member):
                 self.sim.watcher.saw_the_end(self, batch.epoch, slot.weights)
                 self.waits_at = batch.epoch
                 self.sim.meet()
+            case Compute() if batch.place == REST:
+                del self.slots[batch]
+                if self.rest is not None:
+                    self.sim.watcher.saw_the_rest(self, self.rest, slot.weights)
+                    self._gather(self.rest)
             case Compute():
                 self.is_at = batch.epoch
                 seconds = self.sim.world.random.uniform(0.003, 0.01) * self.slowness

@@ -14,7 +14,7 @@ CLOSING = ("Close", "Closed")  # the marks of the very end
 class Fault:
     """What happens to whom, so many seconds after the nth mark: "start", "view", "Order", "Push of worker-1", …"""
 
-    kind: str  # kill, pause, cut (from `other`), flip (a bit of its state), come (a server), halt (an epoch), or:
+    kind: str  # kill, pause, cut (from `other`), flip (a bit of its state), come (a server), halt (an epoch), save, or:
     # crash: the coordinator dies, and another takes over after so many seconds. At once, in the middle of what it does,
     # if there is no delay: at "written" before anybody is told, at "Placed" when one of many is.
     who: str = ""  # an id; or "primary", "backup", "newcomer" of the shard
@@ -50,7 +50,8 @@ class Plan:
 MARKS = ("Push", "Order", "Confirmed", "Pushed", "Pull", "Pulled", "Transfer", "Standing", "CaughtUp", "view")
 RARE = ("Transfer", "Standing", "CaughtUp", "view")
 LETTERS = ("written", "Grant", "Finish", "Want", "Placed", "EpochOver", "Next", "CaughtUp", "view", "Open", "Serve")
-RARE_LETTERS = ("Placed", "EpochOver", "Next", "CaughtUp", "view", "Open", "Serve", *CLOSING)
+SAVING = ("Pause", "AtRest", "Save", "Copied", "Saved", "GoOn")
+RARE_LETTERS = (*SAVING, "Placed", "EpochOver", "Next", "CaughtUp", "view", "Open", "Serve", *CLOSING)
 
 
 def random_plan(seed: int) -> Plan:
@@ -73,6 +74,7 @@ def random_plan(seed: int) -> Plan:
             *(_random_fault(chance) for _ in range(chance.choice((1, 2, 3, 4, 5)))),
             *(_random_crash(chance) for _ in range(chance.choice((0, 0, 1, 2, 3)))),
             *(_random_halt(chance) for _ in range(chance.choice((0, 0, 0, 1)))),
+            *(fault for _ in range(chance.choice((0, 0, 1, 2, 3))) for fault in _random_save(chance)),
         ),
     )
 
@@ -109,6 +111,17 @@ def _random_crash(chance: random.Random) -> Fault:
         delay=chance.choice((0.0, 0.0, 0.0, 0.0005, 0.005)),
         seconds=chance.choice((0.01, 0.05, 0.2)),
     )
+
+
+def _random_save(chance: random.Random) -> list[Fault]:
+    """A worker wants a checkpoint; and perhaps somebody does not live to see it."""
+    save = Fault("save", f"worker-{chance.randrange(3)}", "Finish", chance.randrange(1, 20))
+    mark, delay = chance.choice(SAVING), chance.choice((0.0, 0.0, 0.001, 0.005))
+    nth = chance.randrange(1, 4)
+    who = chance.choice(("primary", "backup", "worker-0", "worker-1", "worker-2"))
+    kill = Fault("kill", who, mark, nth, delay=delay, shard=chance.randrange(4))
+    crash = Fault("crash", mark=mark, nth=nth, delay=delay, seconds=chance.choice((0.01, 0.1)))
+    return [save, *chance.choice(((), (kill,), (crash,), (kill, crash)))]
 
 
 def _random_halt(chance: random.Random) -> Fault:

@@ -164,6 +164,10 @@ class Simulation:
             case "halt" if isinstance(worker := self.world.processes.get(who), Worker) and worker.is_at > self.met:
                 self.halted.add(worker.is_at)
                 worker.halt()
+            case "save" if isinstance(worker := self.world.processes.get(who), Worker):
+                if not worker.here or worker.pausing or worker.gathering is not None or worker.waits_at > self.met:
+                    return
+                worker.pause()
             case "crash" if COORDINATOR in self.world.processes and self._may_crash():
                 self._crash(fault.seconds)
             case _:

@@ -14,14 +14,18 @@ from shoal.store.director import Director
 from shoal.store.letters import (
     FROM_DIRECTOR,
     TO_DIRECTOR,
+    AtRest,
     Close,
     Closed,
     EpochOver,
     Finish,
+    GoOn,
     Grant,
     Halt,
+    Kept,
     Next,
     Open,
+    Pause,
     Placed,
     Serve,
     Want,
@@ -459,3 +463,63 @@ def test_views_go_on_being_numbered(scene):
     scene.take_over()
     scene.lose("server-0")
     assert scene.placement.number == 3
+
+
+# Pauses and checkpoints ---------------------------------------------------------------------------------
+
+
+def test_in_a_pause_everything_comes_to_rest_and_then_it_goes_on(scene):
+    scene.open()
+    assert grants(scene.says("worker-0", Want(0, 0))) == [("worker-0", 0, 0)]
+    assert grants(scene.says("worker-1", Want(0, 0))) == [("worker-1", 1, 0)]
+    assert scene.says("worker-0", Pause(0, 0)) == {}
+    scene.finish("worker-1", 1, 0)
+    assert scene.says("worker-1", Want(0, 1)) == {}, "nothing new is dealt"
+    assert scene.finish("worker-0", 0, 0)["worker-0"] == [AtRest(0, 0, epoch=0, counted=2)]
+    assert scene.says("worker-0", Want(0, 1)) == {}
+    assert sorted(grants(scene.says("worker-0", GoOn(0, 0)))) == [("worker-0", 3, 1), ("worker-1", 2, 1)]
+    assert scene.says("worker-0", Pause(0, 0)) == {}
+    assert grants(scene.finish("worker-1", 2, 1)) == []
+    assert scene.finish("worker-0", 3, 1)["worker-0"] == [EpochOver(0, 0)], "an old pause, said twice, is over"
+
+
+def test_the_pause_of_one_who_is_lost_is_over(scene):
+    scene.open()
+    scene.says("worker-0", Want(0, 0), Pause(0, 0))
+    scene.says("worker-1", Want(0, 0))
+    told = scene.lose("worker-0")
+    assert grants(told) == [("worker-1", 0, 0)]
+
+
+def test_who_takes_over_tells_again_that_all_rests(scene):
+    scene.open()
+    told = scene.says("worker-1", Pause(0, 0))
+    assert told["worker-1"] == [AtRest(0, 0, epoch=0, counted=0)]
+    scene.take_over()
+    assert AtRest(0, 0, epoch=0, counted=0) in scene.says("worker-1", Want(0, 0))["worker-1"]
+    assert scene.says("worker-1", Pause(0, 0)) == {}
+    assert grants(scene.says("worker-1", GoOn(0, 0))) == [("worker-1", 0, 0)]
+
+
+def test_a_training_may_begin_in_the_middle_of_an_epoch(scene):
+    scene.open(epoch=2, done=3)
+    assert scene.says("worker-0", Want(0, 0))["worker-0"][-1].batch == Batch(2, 3)
+    assert scene.finish("worker-0", 3, 0, epoch=2)["worker-1"] == [EpochOver(0, 2)]
+
+
+def test_what_a_lost_shard_goes_on_with_is_said(scene):
+    scene = Scene(servers=1)
+    scene.open(replicas=1)
+    scene.says("worker-0", Kept(0, 400), Kept(0, 300))
+    del scene.servers["server-0"]
+    scene.servers["server-1"] = "unix:1"
+    scene.take()
+    scene.says("server-1", Serve(0))
+    assert any("with its optimizer's state of step 400, from disk" in text for text in scene.user)
+
+
+def test_a_training_that_was_over_before_it_began_is_closed_for_the_servers(scene):
+    scene.says("server-0", Serve(0))
+    assert scene.says("worker-0", Close(0)) == {"server-0": [Closed(0)], "server-1": [Closed(0)]}
+    assert scene.says("server-1", Serve(0)) == {"server-1": [Closed(0)]}
+    assert scene.says("worker-1", Close(0)) == {}

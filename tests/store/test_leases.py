@@ -227,3 +227,48 @@ def test_whatever_happens_a_halted_epoch_ends(batches, ahead, data):
                 book.lost(lease.worker)
         assert book.is_over
         assert book.take("worker-0", 1.0) is None
+
+
+# Pauses -------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_book_deals_again_what_came_back_and_nothing_new():
+    book = LeaseBook(10, ahead=2)
+    for worker in ("a", "b", "a"):
+        book.take(worker, until=1.0)
+    book.paused = True
+    assert book.take("b", until=1.0) is None
+    book.acknowledge(Batch(0, 1))
+    assert not book.rests
+    book.lost("a")
+    assert [book.take("b", until=1.0).batch.place for _ in range(2)] == [0, 2]
+    assert book.take("b", until=1.0) is None
+    book.acknowledge(Batch(0, 2))
+    assert not book.rests
+    book.acknowledge(Batch(0, 0))
+    assert book.rests
+    assert book.counted == Tally(3)
+    book.paused = False
+    assert book.take("b", until=1.0).batch.place == 3
+
+
+def test_the_end_of_an_epoch_is_no_rest_and_the_beginning_of_the_next_one_is():
+    book = LeaseBook(1, paused=False)
+    book.take("a", until=1.0)
+    book.paused = True
+    book.acknowledge(Batch(0, 0))
+    assert book.is_over
+    assert not book.rests
+    book.next_epoch(5)
+    assert book.rests
+    assert len(book.counted) == 0
+
+
+def test_a_book_may_begin_in_the_middle_of_an_epoch():
+    book = LeaseBook.begun(5, 3, 1, done=3)
+    assert not book.acknowledge(Batch(3, 2))
+    assert book.take("a", until=1.0).batch == Batch(3, 3)
+    assert book.acknowledge(Batch(3, 3))
+    assert book.take("a", until=1.0).batch == Batch(3, 4)
+    book.acknowledge(Batch(3, 4))
+    assert book.is_over

@@ -18,6 +18,7 @@ from shoal.store.letters import EpochOver
 from shoal.store.messages import Anew, CaughtUp, Order, Point, Push, Transfer
 from shoal.store.placement import Placement, _Draft
 from shoal.store.replica import Give, Replica, Report
+from shoal.store.saves import Gathering
 from shoal.store.staleness import StalenessClock
 from shoal.store.update import Update
 
@@ -124,6 +125,15 @@ def broken_connections(seed: int) -> Plan:
 
 def flipped_bits(seed: int) -> Plan:
     return Plan(seed, epochs=3, late=0.05, faults=(Fault("flip", "backup", "Order", 9 + seed % 9, shard=seed % 2),))
+
+
+def saves(seed: int) -> Plan:
+    """Workers want checkpoints; one of them is lost in the middle of it, or the coordinator is."""
+    mark = ("AtRest", "Save", "Copied", "AtRest", "written")[seed % 5]
+    nth = 8 + seed % 20 if mark == "written" else 1 + seed % 2
+    lost = Fault("kill", "worker-0", mark, nth) if seed % 2 else Fault("crash", mark=mark, nth=nth)
+    faults = (Fault("save", "worker-0", "Finish", 4 + seed % 3), Fault("save", "worker-1", "Finish", 12), lost)
+    return Plan(seed, servers=3, shards=3, ahead=2, late=0.2, restarts=1, bound=None, batches=20, faults=faults)
 
 
 def half_acknowledged(seed: int) -> Plan:
@@ -652,6 +662,40 @@ def a_late_worker_is_not_told_where_things_are(patch: pytest.MonkeyPatch) -> Non
 @mutant(primaries_die)
 def who_has_caught_up_is_not_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Director, "_caught_up", lambda self, training, placement: [])
+
+
+@mutant(saves)
+def all_is_said_to_rest_while_something_is_computed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LeaseBook, "rests", property(lambda self: self.paused and not self.free and not self.is_over))
+
+
+@mutant(saves)
+def the_pause_of_a_lost_worker_never_ends(patch: pytest.MonkeyPatch) -> None:
+    real = Director._lose
+
+    def lose(self: Any, training: Training, worker: str) -> None:
+        pauses = dict(training.pauses)
+        real(self, training, worker)
+        training.pauses = pauses
+        training.book.paused = bool(pauses)
+
+    patch.setattr(Director, "_lose", lose)
+
+
+@mutant(saves)
+def that_all_rests_is_not_told_again(patch: pytest.MonkeyPatch) -> None:
+    real = Director._remind
+
+    def remind(self: Any, members: Any) -> Any:
+        return [wish for wish in real(self, members) if b"AtRest" not in wish.content]
+
+    patch.setattr(Director, "_remind", remind)
+
+
+@mutant(saves)
+def a_pause_ends_when_one_server_has_copied(patch: pytest.MonkeyPatch) -> None:
+    copied = property(lambda self: any(asked.is_copied for asked in self._asked.values()))
+    patch.setattr(Gathering, "is_copied", copied)
 
 
 def found(change: Mutant, plans: Callable[[int], Plan]) -> tuple[int, Wrong] | None:

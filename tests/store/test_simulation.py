@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 import pytest
 
 from shoal.store.replica import Replica
 
 from .history import Wrong
-from .plans import SILENCE, Fault, Plan, random_plan, random_setbacks
+from .plans import SAVING, SILENCE, Fault, Plan, random_plan, random_setbacks
 from .simulation import Simulation, play
 
 SEEDS = range(10)
@@ -124,6 +125,28 @@ def test_without_a_coordinator_nobody_waits_for_it_until_there_is_nothing_left_t
     run = play(Plan(1, batches=40, faults=(Fault("crash", mark="Grant", nth=20, seconds=0.05),)))
     assert run.fired["crash"] == 1
     assert run.world.time - undisturbed.world.time < 0.15
+
+
+@pytest.mark.parametrize("mark", SAVING)
+def test_checkpoints_hold_exactly_the_finished_batches_whoever_dies(mark):
+    """At any moment of one: who wants it, who writes a part of it, who only computes, who deals; all go on after it."""
+    outcomes = Counter()
+    for number, who in enumerate(("worker-0", "worker-1", "primary", "backup", "crash")):
+        for nth in (1, 2, 3):
+            save = (Fault("save", "worker-0", "Finish", 4), Fault("save", "worker-2", "Finish", 13))
+            kind = {"kind": "crash"} if who == "crash" else {"kind": "kill", "who": who}
+            fault = Fault(**kind, mark=mark, nth=nth, delay=0.0005 * (nth - 1))
+            seed = 10 * number + nth
+            run = play(Plan(seed, servers=3, ahead=1 + nth % 2, late=0.05, restarts=2, faults=(*save, fault)))
+            assert run.fired["save"] > 0
+            outcomes += run.watcher.checkpoints
+    assert outcomes[True] >= 15
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_pause_at_the_end_of_an_epoch_is_one_at_the_beginning_of_the_next(seed):
+    run = play(Plan(seed, faults=(Fault("save", "worker-1", "Finish", 10, delay=0.0002 * seed),)))
+    assert run.watcher.checkpoints == {True: 1}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

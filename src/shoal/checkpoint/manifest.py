@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from shoal.checkpoint import pieces
 from shoal.checkpoint.dtypes import DTYPES
 from shoal.errors import BadCheckpoint, UsageError
 
@@ -63,6 +64,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def nbytes(self) -> int:
         return sum(part.nbytes for part in self.parts)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of every tensor; of whole ones, where there are pieces."""
+        listed = pieces.wholes((tensor.name, tensor.dtype, tensor.shape) for tensor in self.tensors)
+        return {name: shape for name, (_, shape) in listed.items()}
 
 
 class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,6 +133,10 @@ def _check(manifest: Manifest) -> None:
         room[tensor.part] -= tensor.nbytes
         if room[tensor.part] < 0:
             raise BadCheckpoint(f"{FILE} has more tensors in {tensor.part} than its bytes could hold")
+    try:
+        pieces.wholes((tensor.name, tensor.dtype, tensor.shape) for tensor in manifest.tensors)
+    except ValueError as error:
+        raise BadCheckpoint(f"{FILE} is at odds with itself: {error}") from error
 
 
 def _repeated(names: list[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
-from shoal.checkpoint import files, manifest
+from shoal.checkpoint import files, manifest, pieces
 from shoal.checkpoint.drafts import checkpoints, step_of
 from shoal.checkpoint.dtypes import DTYPES, FROM_FILE
 from shoal.checkpoint.manifest import Manifest, Part, Tensor
@@ -57,10 +57,11 @@ def verify(path: Path) -> Manifest:
         return found
 
 
-def load(path: Path) -> Checkpoint:
+def load(path: Path, wanted: Callable[[str], bool] | None = None) -> Checkpoint:
     """All of a checkpoint, verified: either every tensor as it was written, or a BadCheckpoint.
 
-    Takes as much memory as its tensors and, for a while, the largest part.
+    What was written in pieces is whole. Takes as much memory as its tensors and, for a while, the largest part. Where
+    only some are `wanted`, by name, parts without any of them are not read.
     """
     with _naming(path):
         found = _manifest_of(path)
@@ -69,8 +70,16 @@ def load(path: Path) -> Checkpoint:
             promised[tensor.part][tensor.name] = tensor
         arrays: dict[str, Array] = {}
         for part in found.parts:
-            arrays.update(_arrays_of(path, part, promised[part.name]))
-        return Checkpoint(found, {tensor.name: arrays[tensor.name] for tensor in found.tensors})
+            chosen = {name for name in promised[part.name] if wanted is None or wanted(_whole(name))}
+            if chosen or wanted is None:
+                held = _arrays_of(path, part, promised[part.name])
+                arrays.update((name, held[name]) for name in chosen)
+        return Checkpoint(found, pieces.join({t.name: arrays[t.name] for t in found.tensors if t.name in arrays}))
+
+
+def _whole(name: str) -> str:
+    piece = pieces.piece_of(name)
+    return name if piece is None else piece.whole
 
 
 def newest_whole(folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:

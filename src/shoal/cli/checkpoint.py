@@ -110,7 +110,7 @@ def _facts(path: Path, verdict: Manifest | str) -> dict[str, Any]:
         "step": verdict.step,
         "when": verdict.when,
         "bytes": verdict.nbytes,
-        "workers": len(verdict.parts),
+        "parts": len(verdict.parts),
         "tensors": len(verdict.tensors),
         "run": verdict.run,
     }
@@ -120,13 +120,13 @@ def _table(verdicts: Verdicts) -> Table:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    for heading in ("checkpoint", "step", "written", "MiB", "workers", "whole"):
-        table.add_column(heading, justify="right" if heading in ("step", "MiB", "workers") else "left")
+    for heading in ("checkpoint", "step", "written", "MiB", "parts", "whole"):
+        table.add_column(heading, justify="right" if heading in ("step", "MiB", "parts") else "left")
     for path, verdict in verdicts.items():
         if isinstance(verdict, str):
             table.add_row(path.name, "", "", "", "", "no")
         else:
             when = verdict.when.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-            size, workers = f"{verdict.nbytes / 2**20:,.1f}", str(len(verdict.parts))
-            table.add_row(path.name, str(verdict.step), when, size, workers, "yes")
+            size, parts = f"{verdict.nbytes / 2**20:,.1f}", str(len(verdict.parts))
+            table.add_row(path.name, str(verdict.step), when, size, parts, "yes")
     return table

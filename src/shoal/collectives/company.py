@@ -79,6 +79,7 @@ class Company:
         self._group: AbstractGroup | None = None
         self._acts: int | None = 0 if seat is None or seat.view.has(me) else None
         self._last = Result([], [])
+        self._find: Callable[[], Result | None] = lambda: None
 
     @property
     def is_late(self) -> bool:
@@ -148,12 +149,14 @@ class Company:
 
         return self.commit(act).arrays
 
-    def enter(self, keeper: Keeper, call: int) -> bytes | None:
+    def enter(self, keeper: Keeper, call: int, find: Callable[[], Result | None] = lambda: None) -> bytes | None:
         """Who came late waits here to be let in; `keeper` takes what it is told.
 
-        Returns what the call returned, if it is over for the others before that; None: this worker is in.
+        Returns what the call returned, if it is over for the others before that; None: this worker is in. `find`: what
+        others have left, for when nobody is there who could tell; the same, whoever looks.
         """
         assert self._seat is not None
+        self._find = find
         while self._acts is None:
             view, _ = self._seat.stand()
             if not view.has(self._me):
@@ -223,9 +226,15 @@ class Company:
         return view
 
     def _catch_up(self, seat: Seat, group: AbstractGroup, view: View, keeper: Keeper | None) -> None:
-        mine = Standing(self._acts, keeper is not None and self._acts is not None)
+        found = self._find() if self._acts is None else None
+        mine = Standing(self._acts, keeper is not None and self._acts is not None, found is not None)
         told = group.gather(f"view {view.number}: where everyone stands", msgspec.msgpack.encode(mine))
         orders = resync(group.members, [msgspec.msgpack.decode(value, type=Standing) for value in told])
+        if orders.anew:
+            assert keeper is not None
+            assert found is not None
+            keeper.take(found)
+            self._acts = 0
         if orders.declined:
             seat.decline(view.number, tuple(group.members[rank] for rank in sorted(orders.declined)))
             seat.wait_view(view.number, Deadline.after(self._patience), "the next view did not come")

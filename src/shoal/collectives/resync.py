@@ -8,6 +8,7 @@ some have its result, the others have not.
     acts    3 2 3     the first with 3 gives the result of the third act to the second member
     acts    3 3 –     the last came late: who stands between two steps gives it everything
     acts    2 2 –     nobody stands between two steps: the newcomer has to wait for another view
+    acts    – –       all who knew are lost: they go on from what those have left, if they have left something
 
 Nothing is rolled back: whatever has committed anywhere stays.
 """
@@ -26,6 +27,7 @@ class Standing(msgspec.Struct, frozen=True, array_like=True):
 
     acts: int | None = None  # that have committed; None: it has just come and knows nothing
     between_steps: bool = False  # it can tell a newcomer everything
+    has_found: bool = False  # what others have left for this moment, at which all who come late arrive
 
 
 class Orders(msgspec.Struct, frozen=True):
@@ -35,12 +37,15 @@ class Orders(msgspec.Struct, frozen=True):
     behind: frozenset[int] = frozenset()  # get the result of the giver's last act
     newcomers: frozenset[int] = frozenset()  # get the giver's whole state
     declined: frozenset[int] = frozenset()  # came at a moment when nobody can tell them anything
+    anew: bool = False  # all go on from what they have found
 
 
 def resync(members: Sequence[str], standings: Sequence[Standing]) -> Orders:
     """Who gives what to whom. Diverged if members are further apart than a loss can tear them."""
     known = {rank: standing.acts for rank, standing in enumerate(standings) if standing.acts is not None}
     new = frozenset(range(len(standings))) - known.keys()
+    if not known and all(standing.has_found for standing in standings):
+        return Orders(0, anew=True)
     if not known:
         raise Diverged(f"{', '.join(members)}: all of these have just come, and nobody knows where the run stands")
     most = max(known.values())

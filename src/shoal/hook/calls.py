@@ -71,6 +71,11 @@ class Calls:
             if self._depth == 0 and returned is not None and not self._is_late():
                 self._keep(call, returned)
 
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the run goes on from a checkpoint."""
+        return self._resumed is not None
+
     def resumes(self, call: int) -> Path | None:
         """The checkpoint to go on from, if it was taken in this call."""
         return self._resumed.path if self._resumed is not None and self._resumed.call == call else None

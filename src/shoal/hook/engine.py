@@ -204,6 +204,10 @@ class AbstractEngine(ABC):
             np.add(total, change.reshape(total.shape), out=total, casting="unsafe")
         return self.results(self._metrics)
 
+    def metric_changes(self) -> list[Array]:
+        """What has been added to the metrics in the epoch so far."""
+        return [np.array(total - fresh) for total, fresh in zip(self._metrics, self._fresh, strict=True)]
+
     def put_seeds_back(self) -> None:
         """Writes the seed generators' own states over those that pieces left in the model."""
         self.write(self.variables.seeds, self.seeds.states())

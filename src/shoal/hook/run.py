@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
+from shoal.cluster.deposits import Deposits
 from shoal.collectives.group import Company
 from shoal.config import Saving, Servers
 from shoal.hook.calls import Calls
 from shoal.store.client import Client, Weights
+from shoal.store.ledger import Ledger
+from shoal.store.saves import Scribe
 from shoal.store.server import Server
 from shoal.store.tensors import AnyShapes, Tensors
 
@@ -30,6 +33,10 @@ class Run(Protocol):
 
     def leave(self) -> NoReturn:
         """Gives up the seat; raises RunEnded."""
+
+    @property
+    def deposits(self) -> Deposits:
+        """What is left for workers that come when all others are gone."""
 
     trained: int  # steps of the whole run so far
 
@@ -75,6 +82,8 @@ class Run(Protocol):
         shapes: Sequence[AnyShapes],
         make: Callable[[int], Tensors],
         scales: bool,
+        scribe: Scribe | None,
+        ledger: Ledger,
         before: Server | None,
     ) -> Server:
         """For a server: the same."""

@@ -19,17 +19,18 @@ import keras
 import msgspec
 
 from shoal.checkpoint.divide import divide
-from shoal.checkpoint.drafts import Draft
+from shoal.checkpoint.drafts import Draft, step_of
 from shoal.checkpoint.manifest import Part
 from shoal.checkpoint.publish import Failed, Published
-from shoal.checkpoint.read import load
-from shoal.checkpoint.resumed import to_bytes, to_text
+from shoal.checkpoint.resumed import to_text
 from shoal.checkpoint.schedule import parse
 from shoal.checkpoint.writer import Writer, Written
-from shoal.collectives.group import AbstractGroup, Company, Result
+from shoal.collectives.group import Company, Result
 from shoal.config import Saving
-from shoal.errors import Diverged, UsageError
 from shoal.hook.engine import AbstractEngine
+from shoal.hook.served_saving import ServersParts
+from shoal.hook.whole_optimizer import counters
+from shoal.store.client import Rest
 from shoal.strategies.notes import Note
 from shoal.strategies.notes import Part as NotedPart
 from shoal.strategies.schema import Array
@@ -44,12 +45,22 @@ class _Draft(NamedTuple):
     writers: tuple[str, ...]
     header: dict[str, Any]
     parts: dict[str, Part]
+    servers: list[Part]
 
 
 class Saver:
     """One worker's hand in the checkpoints of a fit."""
 
-    def __init__(self, saving: Saving, me: str, model: Any, engine: AbstractEngine, trained: int) -> None:
+    def __init__(
+        self,
+        saving: Saving,
+        me: str,
+        model: Any,
+        engine: AbstractEngine,
+        trained: int,
+        servers: ServersParts | None = None,
+    ) -> None:
+        """`servers`: those that hold the optimizer's state write it."""
         self._folder = Path(saving.folder)
         self._schedule = parse(saving.every)
         self._keep = saving.keep
@@ -58,6 +69,8 @@ class Saver:
         self._config = _config_of(model)
         self._engine = engine
         self._writer = Writer()
+        self._servers = servers
+        self._asks = False  # whether it is this worker that has asked the servers
         self._open: _Draft | None = None
         self._last_step = trained  # steps of the run, when the last checkpoint was taken
         self._last_time = time.monotonic()
@@ -75,7 +88,13 @@ class Saver:
             return None
         match self._writer.poll():
             case Written(draft, part) if draft == self._open.draft:
-                return NotedPart(draft.step, part.name, part.nbytes, part.digest)
+                told = self._servers.poll() if self._servers is not None and self._asks else []
+                if told is None:
+                    return None
+                if isinstance(told, str):
+                    return NotedPart(draft.step, why=told)
+                servers = tuple((one.name, one.nbytes, one.digest) for one in told)
+                return NotedPart(draft.step, part.name, part.nbytes, part.digest, servers=servers)
             case Failed(step, why) if step == self._open.draft.step:
                 return NotedPart(step, why=why)
         return None
@@ -88,8 +107,13 @@ class Saver:
         given: Result,
         call: int,
         returned: Mapping[int, bytes],
+        is_chief: bool,
+        rest: Rest | None = None,
     ) -> None:
-        """Copies this worker's share of `given`, a fit's whole state; the rest happens in the background."""
+        """Copies this worker's share of `given`, a fit's whole state; the rest happens in the background.
+
+        The chief has the servers copy what they have, too; in asynchronous training, in a pause that it asked for.
+        """
         self._last_step, self._last_time = step, time.monotonic()
         if self._writer.busy:
             return
@@ -99,16 +123,18 @@ class Saver:
             "position": to_text(given.values[0]),
             "callbacks": to_text(given.values[1]),
             "returned": {str(call): to_text(result) for call, result in returned.items()},
-            "tensors": list(tensors),
             "model": self._config,
             "backend": keras.backend.backend(),
             "keras": keras.__version__,
         }
         draft = Draft(self._folder, self._run, step, view)
-        self._open = _Draft(draft, members, header, {})
+        self._open = _Draft(draft, members, header, {}, [])
         shares = divide({name: array.nbytes for name, array in tensors.items()}, len(members))
         rank = members.index(self._me)
         self._writer.begin(draft, rank, {name: tensors[name] for name in shares[rank]})
+        self._asks = is_chief
+        if self._servers is not None and is_chief:
+            self._servers.begin(draft, len(members), rest)
 
     def hear(self, members: tuple[str, ...], notes: Sequence[Note], is_chief: bool) -> None:
         """After a step: what everyone told of their parts."""
@@ -121,6 +147,7 @@ class Saver:
                 self._give_up(f"{member}: {note.part.why}", is_chief)
                 return
             self._open.parts[member] = Part(note.part.name, note.part.nbytes, note.part.digest)
+            self._open.servers.extend(Part(*part) for part in note.part.servers)
         missing = set(self._open.writers) - self._open.parts.keys()
         if missing - set(members):
             self._give_up(f"{', '.join(sorted(missing))} was lost while it wrote", is_chief)
@@ -129,13 +156,35 @@ class Saver:
 
     def finish(self, company: Company, is_chief: bool) -> None:
         """Gets what is being written to disk. Collective, also for who has no part in it."""
-        self._writer.wait(_FINISH_WITHIN)
+        self._wait()
         word = self.word()
         told = company.gather("fit: the last checkpoint", msgspec.msgpack.encode(word))
         notes = [Note(0, part=msgspec.msgpack.decode(value, type=NotedPart | None)) for value in told.values]
         self.hear(told.members, notes, is_chief)
         self._writer.wait(_FINISH_WITHIN)
         self._look()
+
+    def go_on_alone(self) -> None:
+        """Where nobody else writes but servers: publishes what is on disk by now. Between two steps; never waits."""
+        self._look()
+        if self._open is not None:
+            self.hear((self._me,), [Note(0, part=self.word())], is_chief=True)
+
+    def finish_alone(self) -> None:
+        """The same, but waits until it is all on disk."""
+        self._wait()
+        self.go_on_alone()
+        self._writer.wait(_FINISH_WITHIN)
+        self._look()
+
+    def resumed(self, step: int) -> None:
+        """The fit goes on from a checkpoint of this step."""
+        self._last_step = step
+
+    def _wait(self) -> None:
+        self._writer.wait(_FINISH_WITHIN)
+        if self._servers is not None and self._asks and self._open is not None:
+            self._servers.poll(_FINISH_WITHIN)
 
     def close(self) -> None:
         self._writer.close()
@@ -144,7 +193,7 @@ class Saver:
         assert self._open is not None
         opened, self._open = self._open, None
         if is_chief:
-            parts = [opened.parts[writer] for writer in opened.writers]
+            parts = [*(opened.parts[writer] for writer in opened.writers), *opened.servers]
             self._writer.wait(_FINISH_WITHIN)
             self._writer.publish(opened.draft, parts, opened.header, self._keep)
             self._publishing = True
@@ -162,8 +211,10 @@ class Saver:
         if not self._publishing:
             return
         match self._writer.poll():
-            case Published(_, warning):
+            case Published(path, warning):
                 self._publishing = False
+                if self._servers is not None:
+                    self._servers.kept(step_of(path) or 0)
                 if warning:
                     _warn(warning)
             case Failed(_, why):
@@ -185,33 +236,13 @@ class Saver:
         names += [f"metric/{i}/{variable.path}" for i, variable in enumerate(variables.metrics)]
         names.append("seeds")
         names += [f"callback/{i}" for i in range(len(arrays) - len(names))]
-        return dict(zip(names, arrays, strict=True))
-
-
-def resume(company: Company, path: Path) -> Result:
-    """The state in a checkpoint, for `Training.take`. The chief reads it and passes it on. Collective."""
-
-    def act(group: AbstractGroup) -> Result:
-        given = _read(path) if group.rank == 0 else None
-        taken = group.pass_on("the checkpoint", 0, set(range(1, group.size)), given)
-        found = given or taken
-        assert found is not None
-        return found
-
-    return company.commit(act)
-
-
-def _read(path: Path) -> Result:
-    checkpoint = load(path)
-    header = checkpoint.header
-    arrays = [checkpoint.arrays[name] for name in header["tensors"]]
-    return Result([to_bytes(header["position"]), to_bytes(header["callbacks"])], arrays)
-
-
-def cannot_resume(path: Path, error: Diverged) -> UsageError:
-    return UsageError(
-        f"can't resume from {path}: {error}. Resume with the script, and the arguments, that it comes from."
-    )
+        named = dict(zip(names, arrays, strict=True))
+        if self._servers is not None:
+            mine = {id(variable) for variable in counters(self._engine.model.optimizer)}
+            for i, variable in enumerate(variables.optimizer):
+                if id(variable) not in mine:
+                    del named[f"optimizer/{i}/{variable.path}"]
+        return named
 
 
 def _config_of(model: Any) -> Any:

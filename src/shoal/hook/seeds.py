@@ -49,9 +49,9 @@ class Seeds:
         return _mix(_mix(self._states[:, 0] ^ (self._states[:, 1] << np.uint64(32))) + np.uint64(piece))
 
     def after(self, steps: int) -> Seeds:
-        """As they are so many steps later."""
+        """As they are so many steps later; or before, if it is a negative number."""
         rows = self._states.copy()
-        rows[:, 1] = (rows[:, 1] + np.uint64(steps)) & np.uint64(0x7FFFFFFF)
+        rows[:, 1] = (rows[:, 1] + np.uint64(steps % 2**31)) & np.uint64(0x7FFFFFFF)
         return Seeds.of_rows(rows)
 
     def advance(self) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -90,6 +90,7 @@ class ShardState:
     ) -> None:
         named = {p.name: (p, variable) for p, variable in zip(parameters, trainable, strict=True)}
         held = [hold(range, *named[range.parameter]) for range in shard.ranges]
+        self.held = held
         self._variables = [variable.own for variable in held]
         self._optimizer = make_optimizer(optimizer, held)
         self._factor = make_scalable(self._optimizer) if scales else None
@@ -187,9 +188,22 @@ class ShardState:
         if self._tells_scale:
             self._engine.write([self._optimizer.dynamic_scale], arrays[second:])
 
-    def restart(self) -> None:
-        """The next update begins an epoch, whatever its number."""
-        self._epoch = -1
+    def restart(self, epoch: int = -1) -> None:
+        """What is added up is of this epoch. -1: the next update begins one, whatever its number."""
+        self._epoch = epoch
+
+    @property
+    def optimizer(self) -> Any:
+        """The shard's own."""
+        return self._optimizer
+
+    def read(self, variables: Sequence[Any]) -> list[Array]:
+        """Values of the optimizer's variables, flat. See `weights` for how long."""
+        return self._read(variables)
+
+    def write(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
+        """Assigns flat values, which it copies, to variables of the optimizer."""
+        self._engine.write(variables, values)
 
     def state(self) -> list[Array]:
         """Everything that the next updates depend on. See `weights` for how long."""
@@ -264,8 +278,15 @@ class ShardTensors:
 
     rows = 0
 
-    def __init__(self, state: ShardState) -> None:
-        self._state = state
+    def __init__(
+        self, state: ShardState, epoch_of: Callable[[Sequence[Array]], int], restore: Callable[[], None] | None
+    ) -> None:
+        """`epoch_of`: that the sums beside weights are of. `restore` gives the optimizer the state of the last
+        checkpoint, if there is one.
+        """
+        self.shard = self._state = state
+        self._epoch_of = epoch_of
+        self._restore = restore
 
     def apply(self, epoch: int, gradients: Sequence[Array], rate: float | None, scale: float) -> None:
         if rate is not None:
@@ -279,8 +300,10 @@ class ShardTensors:
         return self._state.averages()
 
     def set_weights(self, weights: Sequence[Array]) -> None:
+        if self._restore is not None:
+            self._restore()
         self._state.set_weights(weights)
-        self._state.restart()
+        self._state.restart(self._epoch_of(weights))
 
     def state(self) -> Sequence[Array]:
         return self._state.state()

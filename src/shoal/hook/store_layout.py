@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from shoal.hook.engine import AbstractEngine, StepShape
-from shoal.hook.shard_state import OF_SCALE, OF_SCALED, Added, ShardState, ShardTensors, parameters_of
+from shoal.hook.shard_state import OF_SCALE, OF_SCALED, Added, ShardState, parameters_of
 from shoal.hook.tables import Ids, TableShards, is_window, layers_of
 from shoal.store.shards import Needs, Parameter, Shard, cut
 from shoal.store.tensors import AnyShapes, ArrayShape, ShardShapes, Tensors
@@ -33,6 +33,7 @@ class Pulled(NamedTuple):
     extras: list[Array]  # logs that are no metric, each times the samples of its batch
     samples: int  # in the epoch so far
     epoch: int  # that these are of
+    updates: int = 0  # in the epoch so far
 
 
 class StoreLayout:
@@ -77,19 +78,18 @@ class StoreLayout:
     def sizes(self) -> tuple[int, ...]:
         return (*(shard.bytes for shard in self.shards), *self.tables.sizes)
 
-    def make(self, number: int, scales: bool = False) -> Tensors:
-        """A shard, for a server. `scales`: stale updates count less."""
-        jit_compile = self._engine.model.jit_compile
-        if number >= len(self.shards):
-            return self.tables.make(number, self._optimizer, jit_compile)
-        first = number == 0
+    def make(self, number: int, scales: bool = False) -> ShardState:
+        """A shard that is no table's, for a server. `scales`: stale updates count less."""
+        first, jit_compile = number == 0, self._engine.model.jit_compile
         added, shard = self._added if first else (), self.shards[number]
-        return ShardTensors(
-            ShardState(shard, self._parameters, self.variables, self._optimizer, added, first, scales, jit_compile)
-        )
+        return ShardState(shard, self._parameters, self.variables, self._optimizer, added, first, scales, jit_compile)
 
-    def initial(self) -> list[Sequence[Array]]:
-        """The model's own values, as if they had been pulled; copies."""
+    def make_table(self, number: int) -> Tensors:
+        """A part of a table, for a server."""
+        return self.tables.make(number, self._optimizer, self._engine.model.jit_compile)
+
+    def initial(self, so_far: Pulled | None = None) -> list[Sequence[Array]]:
+        """The model's own values, as if they had been pulled; copies. `so_far`: the sums of an epoch that goes on."""
         values = {p.name: self._engine.read(v).reshape(-1) for p, v in self._named()}
         dtypes = {p.name: p.dtype for p in self._parameters}
         weights: list[Sequence[Array]] = [
@@ -106,7 +106,20 @@ class StoreLayout:
             *(np.zeros(_size(about), about.dtype) for about in self._added[self._states :]),
             *([np.full(1, self._engine.loss_scale, np.float32)] if self._scaled else ()),
         ]
+        if so_far is not None:
+            counts = (so_far.samples, (so_far.epoch + 1) * so_far.updates, so_far.updates)
+            sums = [*so_far.metrics, *so_far.extras, *map(np.asarray, counts)]
+            for place, value in zip(weights[0][len(weights[0]) - len(sums) :], sums, strict=True):
+                place[:] = value.reshape(-1)
         return weights
+
+    def epoch_of(self, shard: int, weights: Sequence[Array]) -> int:
+        """Of which epoch the sums in a shard's weights are; -1: of none."""
+        if not self._added or shard != 0:
+            return -1
+        told = weights[:-1] if self._scaled else weights
+        epochs, updates = (int(array[0]) for array in told[-2:])
+        return epochs // updates - 1 if updates else -1
 
     def unpack_weights(self, weights: Sequence[Sequence[Array]]) -> list[Array]:
         """What was pulled, shard by shard, as the values of `variables`."""
@@ -137,6 +150,7 @@ class StoreLayout:
             shaped[third:-3],
             samples,
             epochs // updates - 1 if updates else -1,
+            updates,
         )
 
     def pack_gradients(self, gradients: Sequence[Array], counts: bool) -> list[list[Array]]:

@@ -14,13 +14,14 @@ from functools import partial
 
 from shoal.collectives.group import AbstractGroup, Result
 from shoal.data.sources import AbstractSource, Split, Taken
-from shoal.errors import Diverged
 from shoal.hook import feeds
 from shoal.hook.engine import AbstractEngine, Logs, to_float
 from shoal.hook.model_state import fingerprint
+from shoal.hook.position import Position
+from shoal.hook.resuming import Expected
 from shoal.hook.run import Run
-from shoal.hook.saving import Saver, cannot_resume, resume
-from shoal.hook.training import AbstractTraining, FitArguments, Position, Prepared
+from shoal.hook.saving import Saver
+from shoal.hook.training import AbstractTraining, FitArguments, Prepared
 from shoal.hook.updates import AbstractUpdates
 from shoal.strategies.allreduce import Reduction, Shared
 from shoal.strategies.balance import suggest_pieces
@@ -51,7 +52,9 @@ class SynchronousTraining(AbstractTraining):
         self._reduction = Reduction(run.company, self._shape.schema, pieces, "fit", on_reopen=self._engine.release)
         self._newcomers: tuple[str, ...] = ()  # to be let in before the next step
         self._leavers: tuple[str, ...] = ()  # gone before the next step
-        self._saver = Saver(run.saving, run.me, self._model, self._engine, run.trained) if run.saving else None
+        self._saver = (
+            Saver(run.saving, run.me, self._model, self._engine, run.trained, updates.parts) if run.saving else None
+        )
         self._save_next = False
 
     def prepare(self) -> None:
@@ -70,8 +73,10 @@ class SynchronousTraining(AbstractTraining):
             self._run.say("waiting to be let in")
             return self._run.company.enter(self, self._call)
         self._agree_on_start(self._model._initial_epoch or self._arguments.initial_epoch)
-        self._resume()
-        self._updates.open(self._at.epoch, self._source.steps)
+        self._resume(Expected(self._engine, served=self._updates.parts is not None))
+        if self._saver is not None and self._resumed_at is not None:
+            self._saver.resumed(self._resumed_at)
+        self._updates.open(self._at.epoch, self._source.steps, self._resumed_at)
         return None
 
     def _end(self) -> None:
@@ -83,22 +88,13 @@ class SynchronousTraining(AbstractTraining):
 
     def give(self) -> Result:
         self._at.pieces, self._at.balance = self._reduction.pieces, self._reduction.balance
+        self._at.samples, self._at.extras = 0, []
         return super().give()
 
     def take(self, given: Result) -> None:
         super().take(given)
-        self._reduction.pieces, self._reduction.balance = self._at.pieces, self._at.balance
-
-    def _resume(self) -> None:
-        """Go to where a checkpoint was taken, if it was taken in this fit."""
-        resumed = self._run.calls.resumes(self._call)
-        if resumed is None:
-            return
-        self._run.say(f"resuming from {resumed}")
-        try:
-            self.take(resume(self._run.company, resumed))
-        except Diverged as error:
-            raise cannot_resume(resumed, error) from error
+        self._reduction.pieces = self._at.pieces or self._reduction.pieces
+        self._reduction.balance = self._at.balance
 
     def _save(self) -> None:
         """Between two steps: begin a checkpoint."""
@@ -107,7 +103,8 @@ class SynchronousTraining(AbstractTraining):
         company = self._run.company
         self._run.say("copying for a checkpoint", self._at.total)
         returned = self._run.calls.returned
-        self._saver.begin(self._at.trained, company.view, company.members, self.give(), self._call, returned)
+        step, chief = self._at.trained, self._run.is_chief
+        self._saver.begin(step, company.view, company.members, self.give(), self._call, returned, chief)
 
     def _leave(self) -> None:
         """Between two steps: give up the seat. The last ones to leave write a checkpoint before they go."""
@@ -119,7 +116,9 @@ class SynchronousTraining(AbstractTraining):
         """The fit is over: its end is worth a checkpoint, on disk before the script goes on."""
         if self._saver is not None:
             self._saver.finish(self._run.company, self._run.is_chief)
-            self._save()
+            # Without a step since then, servers that were never asked for anything have nothing to write.
+            if self._updates.parts is None or self._at.trained != self._resumed_at:
+                self._save()
             self._saver.finish(self._run.company, self._run.is_chief)
 
     # Steps ------------------------------------------------------------------------------------------

@@ -296,8 +296,10 @@ def leave_last(run: Run) -> None:
         last.client.close()
 
 
-def refuse_unless_row_wise(optimizer: Any) -> None:
-    """Raises for optimizers that can't update some rows of a table alone."""
+def refuse_unless_row_wise(run: Run, optimizer: Any) -> None:
+    """Raises for optimizers that can't update some rows of a table alone, and for checkpoints."""
+    if run.saving is not None or run.calls.is_resumed:
+        raise CannotDistribute("--checkpoint and --resume do not work with a ShardedEmbedding on servers yet")
     kind = type(optimizer).__name__
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise CannotDistribute(

@@ -13,14 +13,16 @@ import msgspec
 
 from shoal.collectives.group import Result
 from shoal.data.sources import AbstractSource
+from shoal.errors import Diverged
 from shoal.hook.callback_state import capture, restore
 from shoal.hook.calls import encode_plain
 from shoal.hook.chief import callback_list
 from shoal.hook.engine import AbstractEngine, Logs, StepShape
 from shoal.hook.evaluate import Evaluation
 from shoal.hook.model_state import share_chiefs_state
+from shoal.hook.position import Position
+from shoal.hook.resuming import Expected, cannot_resume, resume
 from shoal.hook.run import Run
-from shoal.strategies.balance import Balance
 from shoal.strategies.schema import Array
 
 
@@ -57,26 +59,6 @@ class Prepared(NamedTuple):
     validation: Evaluation | None
 
 
-class Position(msgspec.Struct):
-    """Where a fit stands, between two steps."""
-
-    epoch: int = 0
-    step: int = 0  # of the epoch
-    total: int = 0  # steps of this fit, over its epochs
-    initial: int = 0  # the first epoch
-    seed: int = 0
-    pieces: int = 1
-    balance: Balance = Balance()
-    stream: int = 0  # batches of a stream that are used up
-    held_out: int = 0  # the same, of a stream for validation
-    call: int = 0  # the number of this fit among the script's calls
-    calls: int = 0  # that the script has made, this one included
-    trained: int = 0  # steps of the whole run, over all fits
-    stop: bool = False
-    logs: dict[str, Any] = {}
-    loss_scale: float | None = None  # that the next step's losses are scaled by, if servers have the optimizer
-
-
 class AbstractTraining(ABC):
     """One `fit`: its epochs."""
 
@@ -91,6 +73,7 @@ class AbstractTraining(ABC):
         self._arguments = arguments
         self._call = call
         self._at = Position(seed=prepared.seed, trained=run.trained)
+        self._resumed_at: int | None = None  # steps of the whole run at the checkpoint that it goes on from
         self._remembered: tuple[bytes, list[Array]] | None = None  # what another worker's callbacks remember
         self._callbacks = callback_list(
             self._model,
@@ -110,10 +93,11 @@ class AbstractTraining(ABC):
         if over is not None:  # the others finished this fit before this worker could be let in
             self._callbacks.on_train_end()
             return history_of(model, self._run.calls.unpack(over))
-        while self._at.epoch < arguments.epochs:
+        while self._at.epoch < arguments.epochs and not self._was_stopped:
             self._epoch(self._at.epoch)
             if model.stop_training:
                 break
+        self._restore_callbacks()  # of a checkpoint after which there was no epoch left
         self._end()
         self._run.trained = self._at.trained
         self._callbacks.on_train_end(self._at.logs)
@@ -162,6 +146,23 @@ class AbstractTraining(ABC):
         if self._validation is not None:
             self._validation.place = at.held_out
         self._remembered = (given.values[1], given.arrays[count:])
+
+    def _resume(self, expected: Expected) -> None:
+        """Go to where a checkpoint was taken, if it was taken in this fit."""
+        resumed = self._run.calls.resumes(self._call)
+        if resumed is None:
+            return
+        self._run.say(f"resuming from {resumed}")
+        try:
+            self.take(resume(self._run.company, resumed, expected))
+        except Diverged as error:
+            raise cannot_resume(resumed, error) from error
+        self._resumed_at = self._at.trained
+
+    @property
+    def _was_stopped(self) -> bool:
+        """Whether a callback had stopped the training before the checkpoint that this run goes on from."""
+        return self._resumed_at == self._at.trained and self._at.stop and self._at.step == 0
 
     def _restore_callbacks(self) -> None:
         """To what another worker's remember, if this one was told."""

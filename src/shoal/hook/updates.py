@@ -17,6 +17,7 @@ from shoal.config import Servers
 from shoal.errors import CannotDistribute
 from shoal.hook.engine import AbstractEngine, StepShape
 from shoal.hook.run import Run
+from shoal.hook.served_saving import ServersParts
 from shoal.hook.shard_optimizer import levels
 from shoal.hook.store_layout import StoreLayout
 from shoal.store.batches import Batch
@@ -28,9 +29,11 @@ from shoal.strategies.schema import Array
 class AbstractUpdates(ABC):
     """What becomes of the totals of a step."""
 
+    parts: ServersParts | None = None  # what servers write of a checkpoint, where they hold the optimizer's state
+
     @abstractmethod
-    def open(self, epoch: int, steps: int | None) -> None:
-        """The first step begins; all workers have the chief's weights."""
+    def open(self, epoch: int, steps: int | None, kept: int | None) -> None:
+        """The first step begins; all workers have the chief's weights. `kept`: the step of the checkpoint before it."""
 
     @abstractmethod
     def apply(self, epoch: int, step: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
@@ -51,7 +54,7 @@ class OwnUpdates(AbstractUpdates):
         self._engine = engine
         self._model = model
 
-    def open(self, epoch: int, steps: int | None) -> None:
+    def open(self, epoch: int, steps: int | None, kept: int | None) -> None:
         pass
 
     def apply(self, epoch: int, step: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
@@ -81,6 +84,7 @@ class ServedUpdates(AbstractUpdates):
         self._optimizer = engine.model.optimizer
         self._layout = StoreLayout(engine, shape, self._optimizer, servers.count, synchronous=True)
         self._client: Client | None = None
+        self.parts = ServersParts(lambda: self._store)
         if run.company.is_late:
             self._client = run.client(call, self._layout.shapes, None, 0)
 
@@ -89,10 +93,10 @@ class ServedUpdates(AbstractUpdates):
         assert self._client is not None, "open first"
         return self._client
 
-    def open(self, epoch: int, steps: int | None) -> None:
+    def open(self, epoch: int, steps: int | None, kept: int | None) -> None:
         layout, servers = self._layout, self._servers
         self._client = self._run.client(self._call, layout.shapes, layout.initial(), 0)
-        self._client.open(Open(self._call, layout.sizes, epoch, steps or 1, 0, servers.replicas, 1))
+        self._client.open(Open(self._call, layout.sizes, epoch, steps or 1, 0, servers.replicas, 1, kept=kept))
 
     def apply(self, epoch: int, step: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
         counts = self._layout.counts(gradients)
@@ -154,8 +158,6 @@ def take_averages(run: Run, store: Client) -> Weights:
 
 def refuse_unless_served(run: Run, optimizer: Any, callbacks: Any) -> None:
     """Raises for what does not work with parameter servers yet."""
-    if run.saving is not None:
-        raise CannotDistribute("--checkpoint does not work with parameter servers yet")
     given = getattr(callbacks, "callbacks", callbacks)  # of a CallbackList
     if any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in keras.tree.flatten(given)):
         raise CannotDistribute(
@@ -163,3 +165,7 @@ def refuse_unless_served(run: Run, optimizer: Any, callbacks: Any) -> None:
             "them on the servers. Leave it out: the weights become the averages when fit ends, and every n updates "
             "with ema_overwrite_frequency=n. Or use --strategy allreduce."
         )
+    if run.saving is not None or run.calls.is_resumed:
+        odd = "use_ema=True" if keeps_averages(optimizer) else "mixed_float16"
+        if keeps_averages(optimizer) or isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            raise CannotDistribute(f"checkpoints of a training with {odd} do not work with parameter servers yet")

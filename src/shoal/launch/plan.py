@@ -188,7 +188,7 @@ def _servers(request: Request) -> Servers | None:
             f"own. Use --replicas {request.servers} or fewer, or --servers {replicas}."
         )
     servers = Servers(request.servers, replicas, _staleness(request.staleness))
-    _check_not_yet(request, servers)
+    _check_not_yet(request)
     return servers
 
 
@@ -209,17 +209,12 @@ def _staleness(text: str | None) -> int | None:
     return int(text)
 
 
-def _check_not_yet(request: Request, servers: Servers) -> None:
+def _check_not_yet(request: Request) -> None:
     """Refuse what parameter servers can't do yet."""
     if request.address is not None or request.key_file is not None:
         raise UsageError(
             "--address and --key-file are for workers on other hosts, which parameter servers can't serve yet: leave "
             "them out, or train without --strategy ps."
-        )
-    if servers.staleness != 0 and (request.checkpoint is not None or request.resume is not None):
-        raise UsageError(
-            "--checkpoint and --resume can't be used with parameter servers yet, unless they are synchronous: add "
-            "--staleness 0, or leave them out."
         )
 
 

@@ -7,6 +7,7 @@ import msgspec
 # Places of what is no batch. Weights are pulled under such a name, and nothing is pushed.
 END = -1  # of an epoch: the weights with all of its updates
 AVERAGES = -2  # what the optimizer makes of the weights after the last update
+REST = -3  # the weights in a pause
 # Places below these stand for looks at rows of tables, beside training.
 
 

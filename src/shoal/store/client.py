@@ -7,6 +7,7 @@ arrive while the first is computed: that is what a staleness of one buys.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import Counter, deque
@@ -18,19 +19,23 @@ import msgspec
 import numpy as np
 
 from shoal.cluster.member import Seat
-from shoal.store.batches import AVERAGES, END, Batch
+from shoal.store.batches import AVERAGES, END, REST, Batch
 from shoal.store.codec import AbstractCodec, Encoder
 from shoal.store.delivery import Delivery
 from shoal.store.letters import (
     FROM_DIRECTOR,
     TO_DIRECTOR,
+    AtRest,
     Close,
     EpochOver,
     Finish,
+    GoOn,
     Grant,
     Halt,
+    Kept,
     Next,
     Open,
+    Pause,
     Placed,
     Want,
 )
@@ -38,6 +43,7 @@ from shoal.store.links import Heard, Linked, Links
 from shoal.store.look import Look, Question
 from shoal.store.messages import Lacking, List, Listed, Pull, Pulled, Push, Pushed, ShardMessage, Supply
 from shoal.store.placement import Placement
+from shoal.store.saves import AskToSave, Copied, Gathering, NotSaved, Saved
 from shoal.store.tensors import AnyShapes, Array, RowShapes, Shapes
 from shoal.store.update import Ask, Compute, Decision, Keep, Over, Update
 from shoal.wire.keys import RunKey
@@ -71,6 +77,16 @@ class EpochEnd:
     """Every batch of the epoch is counted; these are the weights with all of them."""
 
     epoch: int
+    weights: Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A pause that this worker asked for: these are the weights with exactly the first so many batches of the epoch."""
+
+    number: int
+    epoch: int
+    counted: int
     weights: Weights
 
 
@@ -124,11 +140,16 @@ class Client:
         self.facts = b""  # with which the training was opened
         self._delivery: tuple[Delivery, Mapping[int, Sequence[Array]]] | None = None
         self._ended = -1  # the last epoch whose end was heard of
+        self._pauses = 0  # that this worker has ended, or that ended with its being here
+        self._pausing = False
+        self._rest: AtRest | None = None
+        self._questions = itertools.count()
+        self._gathering: Gathering | None = None  # of a checkpoint
         self.observed: Counter[int] = Counter()  # staleness -> how many updates of this worker had it
         self._letters: deque[bytes] = deque()
         self._todo: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()  # guards what follows
-        self._ready: deque[Work | EpochEnd | LookUp] = deque()
+        self._ready: deque[Work | EpochEnd | LookUp | Rest] = deque()
         self._over: BaseException | None = None
         self._closing = False
         self._links = Links(me, key, self._land)
@@ -138,7 +159,7 @@ class Client:
 
     # The worker's thread ----------------------------------------------------------------------------
 
-    def next(self, waits: Callable[[str], None] = lambda for_what: None) -> Work | EpochEnd | LookUp:
+    def next(self, waits: Callable[[str], None] = lambda for_what: None) -> Work | EpochEnd | LookUp | Rest:
         """What is to be done next. `waits` is told, when it takes long, what for. Raises what ended the run."""
         since = time.monotonic()
         while True:
@@ -163,7 +184,7 @@ class Client:
     def look(self, epoch: int, asked: Mapping[int, Array]) -> dict[int, Array]:
         """Beside training: these rows, by shard, as they are now."""
         self._looks += 1
-        batch = Batch(epoch, AVERAGES - self._looks)
+        batch = Batch(epoch, REST - self._looks)
         answers = self._answers({shard: (Pull(shard, 0, batch, ids.size), [ids]) for shard, ids in asked.items()})
         return {shard: arrays[0] for shard, (_, arrays) in answers.items()}
 
@@ -255,17 +276,69 @@ class Client:
         """For the chief: the training is over."""
         self._write(Close(self._call))
 
+    @property
+    def is_pausing(self) -> bool:
+        """Whether this worker has asked for a pause, and not ended it."""
+        return self._pausing
+
+    def pause(self) -> None:
+        """Let everything come to rest: `next` gives a Rest when it has. At the end of an epoch, in the next one."""
+        with self._changed:
+            self._pausing = True
+            self._write(Pause(self._call, self._pauses))
+
+    def end_pause(self) -> None:
+        with self._changed:
+            if self._pausing:
+                self._write(GoOn(self._call, self._pauses))
+                self._forget_pause()
+
+    def save(self, what: bytes, first: int, rest: Rest | None = None) -> Gathering:
+        """Have all servers write their shards, as parts from `first` on; returns when they have copied, or it failed.
+
+        In asynchronous training, in the pause of this `rest`. `saved` tells what becomes of it.
+        """
+        gathering = Gathering(what, first, self._questions)
+
+        def begin() -> None:
+            self._gathering = gathering
+            if rest is not None and (self._rest is None or self._rest.number != rest.number):
+                gathering.fail("this worker was taken for lost")
+            if self._placement is not None:
+                self._ask_to_save(gathering.take_views(self._placement.views, self._placement.servers))
+
+        self._do(begin)
+        self._await(lambda: gathering.is_copied or gathering.is_over)
+        return gathering
+
+    def saved(self, gathering: Gathering, seconds: float = 0.0) -> list[bytes] | str | None:
+        """What all servers have told of what they wrote, or why it failed; None if that is open after so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: gathering.is_over or self._over is not None, seconds)
+            return gathering.why or gathering.told
+
+    def kept(self, step: int) -> None:
+        """A checkpoint of this step is there."""
+        self._write(Kept(self._call, step))
+
     def drained(self, seconds: float) -> bool:
-        """Wait until nothing is going on; asks for nothing more."""
+        """Wait until all that was computed is acknowledged; asks for nothing more. What was not is another's then."""
+
+        stopped = threading.Event()
 
         def stop() -> None:
             self._ahead = 0
+            stopped.set()
 
         self._do(stop)
         until = time.monotonic() + seconds
-        while self._slots and time.monotonic() < until and self._over is None:
+        stopped.wait(seconds)  # the last push is on its way by then
+        while (is_open := self._has_pushed()) and time.monotonic() < until and self._over is None:
             time.sleep(0.005)
-        return not self._slots
+        return not is_open
+
+    def _has_pushed(self) -> bool:
+        return any(slot.gradients for slot in list(self._slots.values()))
 
     def close(self) -> None:
         self._seat.read_with(None)
@@ -323,6 +396,10 @@ class Client:
                                 self._ask(parcels, delivery.reconnected(peer))
                             if self._look is not None:
                                 self._inquire(self._look.reconnected(peer))
+                            if self._gathering is not None:
+                                self._ask_to_save(self._gathering.reconnected(peer))
+                        case Heard(_, message) if isinstance(message, Copied | Saved | NotSaved):
+                            self._hear_of_save(message)
                 while self._letters:
                     self._read(self._letters.popleft())
                 while self._todo:
@@ -350,6 +427,11 @@ class Client:
                 self._ended = epoch
                 assert self._placement is not None
                 self._begin(Batch(epoch, END), None, self._placement.number)
+            case AtRest(call, number, epoch) as rest if call == self._call and self._here:
+                if self._pausing and number == self._pauses and self._rest is None:
+                    self._rest = rest
+                    assert self._placement is not None
+                    self._begin(Batch(epoch, REST), None, self._placement.number)
 
     def _take(self, placement: Placement, here: bool, addresses: dict[str, str]) -> None:
         self._placement = placement
@@ -357,8 +439,13 @@ class Client:
         self._links.dial({id: addresses[id] for id in sorted(primaries) if id in addresses})
         if not here:
             self._here = False
-            self._slots = {batch: slot for batch, slot in self._slots.items() if batch.place < 0}
+            self._slots = {batch: slot for batch, slot in self._slots.items() if batch.place in (END, AVERAGES)}
             self._granted = {}
+            with self._changed:
+                if self._pausing:
+                    self._forget_pause()  # as the director has
+            if self._gathering is not None:
+                self._gathering.fail("this worker was taken for lost")
             if self._ahead:
                 self._seat.ready(self._call)  # it may come back
         elif not self._here:
@@ -372,6 +459,8 @@ class Client:
             self._ask(parcels, delivery.take_views(placement.views))
         if self._look is not None:
             self._inquire(self._look.take_views(placement.views))
+        if self._gathering is not None:
+            self._ask_to_save(self._gathering.take_views(placement.views, placement.servers))
 
     def _inquire(self, questions: Sequence[Question]) -> None:
         for question in questions:
@@ -385,6 +474,22 @@ class Client:
             with self._changed:
                 self._ready.appendleft(LookUp(batch))  # before anything is computed: rows come meanwhile
                 self._changed.notify_all()
+
+    def _ask_to_save(self, asks: Sequence[AskToSave]) -> None:
+        for ask in asks:
+            self._links.post(ask.server, ask.message)
+        with self._changed:
+            self._changed.notify_all()  # it may have failed
+
+    def _hear_of_save(self, answer: Copied | Saved | NotSaved) -> None:
+        if self._gathering is not None:
+            with self._changed:
+                self._gathering.handle(answer)
+                self._changed.notify_all()
+
+    def _forget_pause(self) -> None:
+        self._pausing, self._rest = False, None
+        self._pauses += 1
 
     def _ask(self, parcels: Mapping[int, Sequence[Array]], asks: Sequence[Ask]) -> None:
         for ask in asks:
@@ -471,9 +576,13 @@ class Client:
         batch = slot.update.batch
         weights = [slot.weights[shard] for shard in range(len(self._shapes))]
         with self._changed:
-            if batch.place < 0:
+            if batch.place in (END, AVERAGES):
                 del self._slots[batch]
                 self._ready.append(EpochEnd(batch.epoch, weights))
+            elif batch.place == REST:
+                del self._slots[batch]
+                if self._rest is not None:
+                    self._ready.append(Rest(self._rest.number, batch.epoch, self._rest.counted, weights))
             else:
                 self._ready.append(Work(batch, weights))
             self._changed.notify_all()

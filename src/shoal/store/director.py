@@ -23,14 +23,18 @@ from shoal.store.leases import LeaseBook
 from shoal.store.letters import (
     FROM_DIRECTOR,
     TO_DIRECTOR,
+    AtRest,
     Close,
     Closed,
     EpochOver,
     Finish,
+    GoOn,
     Grant,
     Halt,
+    Kept,
     Next,
     Open,
+    Pause,
     Placed,
     Serve,
     Want,
@@ -41,6 +45,13 @@ from shoal.store.staleness import StalenessClock
 from shoal.wire.messages import Message
 
 REMIND = 0.1  # seconds after which one that says nothing is told again where the shards are; then twice as many, …
+
+
+class Pausing(msgspec.Struct):
+    """A worker has asked for a pause."""
+
+    number: int
+    is_told: bool = False  # that everything is at rest
 
 
 class Training(msgspec.Struct):
@@ -55,6 +66,9 @@ class Training(msgspec.Struct):
     waiting: list[tuple[str, int]] = []  # who wants one more, as which of its turns; in the order in which they asked
     granted: dict[str, list[Grant]] = {}  # what each worker is at
     is_short: bool = False  # a server was lost, and copies are missing since; the user was told
+    pauses: dict[str, Pausing] = {}  # of workers that write a checkpoint
+    paused: dict[str, int] = {}  # of every worker: the first pause that it has not ended yet
+    kept: int | None = None  # the step of the last checkpoint of this training
 
 
 class Left(msgspec.Struct, frozen=True):
@@ -147,10 +161,12 @@ class Director:
                 return self._serve(sender, call)
             case Open(call) if call > state.closed and (training is None or training.opened.call < call):
                 return self._open(message)
-            case Close(call) if training is not None and call == training.opened.call:
+            case Close(call) if call > state.closed and (training is None or call == training.opened.call):
                 state.training, state.closed = None, call
-                state.left = Left(call, training.placement) if training.placement is not None else None
-                return [*_observed(training.clock), _send(self._servers, Closed(call))]
+                left = training.placement if training is not None else None
+                state.left = Left(call, left) if left is not None else None
+                observed = _observed(training.clock) if training is not None else []
+                return [*observed, _send(self._servers, Closed(call))]
             case CaughtUp(shard, view, server) if training is not None and training.placement is not None:
                 if view != training.placement.number:
                     return []  # perhaps of a training before this one, which had more shards
@@ -161,6 +177,10 @@ class Director:
             case Want() | Finish() | Halt() | Next() if training is not None and message.call == training.opened.call:
                 if training.placement is not None and sender in training.workers:
                     return [*self._of_worker(training, sender, message), *self._deal(training)]
+            case Pause() | GoOn() | Kept() if training is not None and message.call == training.opened.call:
+                if training.placement is not None and sender in training.workers:
+                    self._of_saver(training, sender, message)
+                    return self._deal(training)
         return []
 
     def tick(self, now: float) -> list[Wish]:
@@ -189,13 +209,15 @@ class Director:
         reminders: list[Wish] = [_send((id,), Closed(call)) for id, call in calls.items() if call <= state.closed]
         if training is not None and training.placement is not None:
             reminders.append(_send(members, self._placed(training, training.placement)))
+            told = [id for id in members if id in training.pauses and training.pauses[id].is_told]
+            reminders += [self._at_rest(training, id) for id in told]
         return reminders
 
     # Trainings --------------------------------------------------------------------------------------
 
     def _open(self, opened: Open) -> list[Wish]:
-        book = LeaseBook(opened.batches, opened.epoch, opened.ahead)
-        self._state.training = Training(opened, book, StalenessClock(opened.bound))
+        book = LeaseBook.begun(opened.batches, opened.epoch, opened.ahead, min(opened.done, opened.batches))
+        self._state.training = Training(opened, book, StalenessClock(opened.bound), kept=opened.kept)
         return self._place(self._state.training)
 
     def _serve(self, server: str, call: int) -> list[Wish]:
@@ -238,7 +260,7 @@ class Director:
         return [*self._say_setbacks(training, lost), *self._publish(training, training.placement)]
 
     def _say_setbacks(self, training: Training, found: Sequence[Setback]) -> list[Wish]:
-        return [Say(_setback(setback, setback.shard in training.opened.tables)) for setback in found]
+        return [Say(_setback(setback, setback.shard in training.opened.tables, training.kept)) for setback in found]
 
     def _next_view(self, training: Training, before: Placement, lost: Sequence[str] = ()) -> list[Wish]:
         self._state.view += 1
@@ -317,10 +339,29 @@ class Director:
         training.book.lost(worker)
         training.clock.lose(worker)
         training.granted.pop(worker, None)
+        training.pauses.pop(worker, None)
+        training.book.paused = bool(training.pauses)
         training.waiting = [(other, turn) for other, turn in training.waiting if other != worker]
 
+    def _of_saver(self, training: Training, worker: str, message: Pause | GoOn | Kept) -> None:
+        match message:
+            case Pause(number=number) if number >= training.paused.get(worker, 0):
+                training.pauses.setdefault(worker, Pausing(number))
+            case GoOn(number=number):
+                training.paused[worker] = max(number + 1, training.paused.get(worker, 0))
+                if worker in training.pauses and training.pauses[worker].number <= number:
+                    del training.pauses[worker]
+            case Kept(step=step):
+                training.kept = max(step, training.kept or 0)
+        training.book.paused = bool(training.pauses)
+
+    def _at_rest(self, training: Training, worker: str) -> Send:
+        book, pause = training.book, training.pauses[worker]
+        pause.is_told = True
+        return _send((worker,), AtRest(training.opened.call, pause.number, book.epoch, len(book.counted)))
+
     def _deal(self, training: Training) -> list[Wish]:
-        """Grant what may be granted, in the order in which workers asked."""
+        """Grant what may be granted, in the order in which workers asked; and tell who waits for it that all rests."""
         decisions: list[Wish] = []
         assert training.placement is not None
         for worker, turn in list(training.waiting):
@@ -335,6 +376,8 @@ class Director:
             grant = Grant(training.opened.call, turn, lease.batch, number, training.placement.number)
             training.granted.setdefault(worker, []).append(grant)
             decisions.append(_send((worker,), grant))
+        if training.book.rests:
+            decisions += [self._at_rest(training, id) for id, pause in training.pauses.items() if not pause.is_told]
         return decisions
 
 
@@ -353,12 +396,13 @@ def _observed(clock: StalenessClock) -> list[Wish]:
     return [Say(f"{total} updates with a staleness of {mean:.1f} on average, {clock.stalest} at most (bound: {bound})")]
 
 
-def _setback(setback: Setback, is_table: bool) -> str:
+def _setback(setback: Setback, is_table: bool, kept: int | None) -> str:
     who = " and ".join(setback.lost) or "the last server"
+    state = "without its optimizer's state" if kept is None else f"with its optimizer's state of step {kept}, from disk"
     rest = (
         "its rows of a table begin anew"
         if is_table
-        else "it goes on from the newest weights that a worker has, without its optimizer's state"
+        else f"it goes on from the newest weights that a worker has, {state}"
     )
     return f"shard {setback.shard} was lost with {who}: {rest}. With --replicas 2 nothing would have been lost"
 

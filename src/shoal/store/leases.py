@@ -10,6 +10,8 @@
 - Places are dealt in order, those that became free first. Whoever asks gets the next, so fast workers take more.
 - The end of an epoch is a barrier: nothing of the next is dealt before every batch is counted.
 - An epoch that is halted ends with what is leased by then. What comes back of that is left out.
+- While the book is paused nothing is dealt for the first time; what became free still is. So it comes to rest with
+  exactly the first so many places counted.
 
 The book is a Struct: encode it to write it down, decode it to go on from there.
 """
@@ -43,6 +45,7 @@ class LeaseBook(msgspec.Struct):
     leases: dict[int, Lease] = {}  # by place
     free: list[int] = []  # leased once, given back, not counted; in order
     halted: bool = False  # nothing more of this epoch is dealt
+    paused: bool = False  # nothing more is dealt for the time being
 
     def __post_init__(self) -> None:
         _check(self.batches, self.ahead)
@@ -52,13 +55,23 @@ class LeaseBook(msgspec.Struct):
         """Every batch of this epoch is counted."""
         return len(self.counted) == self.batches
 
+    @property
+    def rests(self) -> bool:
+        """It is paused, and every batch that was ever dealt is counted; not at the end of an epoch."""
+        return self.paused and not self.leases and not self.free and not self.is_over
+
+    @classmethod
+    def begun(cls, batches: int, epoch: int, ahead: int, done: int) -> LeaseBook:
+        """In the middle of an epoch: so many of its batches are counted already."""
+        return cls(batches, epoch, ahead, done, Tally(done))
+
     def take(self, worker: str, until: float) -> Lease | None:
-        """The next batch for this worker; None if it holds enough or all are dealt."""
+        """The next batch for this worker; None if it holds enough, or all are dealt that may be."""
         if sum(lease.worker == worker for lease in self.leases.values()) >= self.ahead:
             return None
         if self.free:
             place = self.free.pop(0)
-        elif self.dealt < self.batches:
+        elif self.dealt < self.batches and not self.paused:
             place = self.dealt
             self.dealt += 1
         else:

@@ -7,6 +7,9 @@ worker  ──Finish▶ director ──EpochOver─▶ workers         when ever
 worker  ──Halt──▶ director                               deal no more of this epoch
 chief   ──Next──▶ director                               all have seen the end of an epoch
 chief   ──Close─▶ director ──Closed──▶ servers
+chief   ──Pause─▶ director ──AtRest──▶ chief             when all that was dealt is counted: nothing changes any shard
+chief   ──GoOn──▶ director                               deal again
+chief   ──Kept──▶ director                               there is a checkpoint
 primary ──CaughtUp, Differs──▶ director
 
 All may be said twice: a coordinator that is started in the place of one that died hears the last of them again.
@@ -31,6 +34,8 @@ class Open(Message, frozen=True):
     replicas: int
     ahead: int  # updates that a worker may be at
     facts: bytes = b""  # that a worker which comes late must know; the director does not open them
+    done: int = 0  # batches of this epoch that counted before, in the run that it goes on from
+    kept: int | None = None  # the step of the checkpoint that it goes on from
     tables: tuple[int, ...] = ()  # the shards that are parts of tables: nobody but servers has their rows
     after: int | None = None  # the call whose tables go on in this one, as they were left
 
@@ -79,6 +84,36 @@ class Close(Message, frozen=True):
     call: int
 
 
+class Pause(Message, frozen=True):
+    """Worker -> director: deal no new batch until I say GoOn. My `number`-th pause of this call, counted from 0."""
+
+    call: int
+    number: int
+
+
+class GoOn(Message, frozen=True):
+    """Worker -> director: my pause is over."""
+
+    call: int
+    number: int
+
+
+class Kept(Message, frozen=True):
+    """Worker -> director: the checkpoint of this step is on disk."""
+
+    call: int
+    step: int
+
+
+class AtRest(Message, frozen=True):
+    """Director -> who asked for a pause: exactly the first so many batches of this epoch are in every shard."""
+
+    call: int
+    number: int
+    epoch: int
+    counted: int
+
+
 class Placed(Message, frozen=True):
     """Director -> everybody: who holds what from now on, who computes, and where the servers are."""
 
@@ -112,5 +147,5 @@ class Closed(Message, frozen=True):
     call: int
 
 
-TO_DIRECTOR = Codec(Open, Serve, Want, Finish, Halt, Next, Close, CaughtUp, Differs)
-FROM_DIRECTOR = Codec(Placed, Grant, EpochOver, Closed)
+TO_DIRECTOR = Codec(Open, Serve, Want, Finish, Halt, Next, Close, Pause, GoOn, Kept, CaughtUp, Differs)
+FROM_DIRECTOR = Codec(Placed, Grant, EpochOver, Closed, AtRest)

@@ -38,6 +38,7 @@ from shoal.store.messages import (
     Supply,
     Transfer,
 )
+from shoal.store.saves import Copied, NotSaved, Save, Saved
 from shoal.store.tensors import Array, Shapes, landing
 from shoal.wire.connection import Connection, connect
 from shoal.wire.keys import RunKey
@@ -67,6 +68,10 @@ CODEC = Codec(
     Checked,
     Anew,
     Refused,
+    Save,
+    Copied,
+    Saved,
+    NotSaved,
 )
 
 _DIAL = 2.0  # seconds for one attempt

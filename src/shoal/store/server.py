@@ -30,6 +30,7 @@ from shoal.store.messages import (
     Transfer,
 )
 from shoal.store.replica import Apply, Decision, Digest, Drop, Give, GoBack, Load, Replica, Report, Tell
+from shoal.store.saves import Desk, Save, Scribe
 from shoal.store.tensors import AnyShapes, Array, RowShapes, Shapes, Tensors
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
@@ -54,10 +55,13 @@ class Server:
         scales: bool = False,
         before: Server | None = None,
         codec: AbstractCodec | None = None,
+        scribe: Scribe | None = None,
+        ledger: Ledger = Ledger(),  # noqa: B008 (a value)
     ) -> None:
         """`make` makes a shard's tensors from the script's model. `scales`: stale updates count less.
 
-        `before`: of a training of the same model that is over. What it holds of tables may go on.
+        `before`: of a training of the same model that is over. What it holds of tables may go on. `scribe` writes
+        checkpoints. `ledger`: what a shard remembers that begins from a worker's weights.
         """
         self._me = me
         self._call = call
@@ -76,7 +80,9 @@ class Server:
         self._letters: deque[bytes] = deque()
         self._over: BaseException | None = None
         self._closed = False
+        self._ledger = ledger
         self._links = Links(me, key, self._land, listener)
+        self._desk = Desk(self._replicas, self._of, scribe, self._links.post)
         self.applied = 0  # updates, of all shards
         seat.read_with(self)
 
@@ -96,6 +102,7 @@ class Server:
             self._read_letters()
             for lack in self._lacking.values():
                 self._ask_another(lack)
+            self._desk.look(self._lacking)
             if self.applied != before:
                 say("serving", self.applied)
 
@@ -153,6 +160,8 @@ class Server:
                 return ()
 
     def _hear(self, peer: str, message: Message, arrays: Sequence[Array]) -> None:
+        if isinstance(message, Save) and all(0 <= shard < len(self._shapes) for shard in message.shards):
+            self._desk.hear(peer, message)
         if not isinstance(message, ShardMessage) or not 0 <= message.shard < len(self._shapes):
             return  # nobody who means well says that
         lack = self._lacking.get(message.shard)
@@ -180,7 +189,7 @@ class Server:
         lack = self._lacking.pop(supply.shard)
         self._of(supply.shard).set_weights(arrays)
         replica = self._replicas[supply.shard]
-        self._perform(replica, replica.restored(supply.version, Ledger()))
+        self._perform(replica, replica.restored(supply.version, self._ledger))
         for peer, message, beside in lack.waiting:
             self._hear(peer, message, beside)
 
@@ -212,7 +221,7 @@ class Server:
                 self._perform(replica, replica.digested(point, self._of(replica.shard).digest()))
             case GoBack() if isinstance(self._shapes[replica.shard], RowShapes):
                 self.tensors.pop(replica.shard, None)  # no worker has its rows: they begin anew
-                self._perform(replica, replica.restored(0, Ledger()))
+                self._perform(replica, replica.restored(0, self._ledger))
             case GoBack():
                 self._lacking[replica.shard] = _Lack(replica.shard, replica.view)
             case Drop():

@@ -22,6 +22,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     nbytes: int = 0
     digest: str = ""
     why: str = ""  # it failed
+    servers: tuple[tuple[str, int, str], ...] = ()  # the chief: name, nbytes and digest of what servers wrote
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True):

@@ -1,0 +1,122 @@
+"""Checkpoints with parameter servers: workers write the weights and where they stand, servers their optimizer's state.
+
+The chief sees to it that nothing changes, has every server copy what it leads (store/saves.py), and makes one
+checkpoint of all their parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from shoal.checkpoint.drafts import Draft, checkpoints
+from shoal.checkpoint.manifest import Part
+from shoal.checkpoint.publish import Failed
+from shoal.checkpoint.read import describe
+from shoal.checkpoint.resumed import look_into
+from shoal.checkpoint.writer import Writer, Written
+from shoal.config import Saving
+from shoal.errors import BadCheckpoint, UsageError
+from shoal.hook.shard_state import ShardState
+from shoal.hook.whole_optimizer import WholeOptimizer, read_into, to_write
+from shoal.store.client import Client, Rest
+from shoal.store.saves import Gathering
+from shoal.store.tensors import Tensors
+from shoal.strategies.schema import Array
+
+
+class _What(msgspec.Struct, frozen=True, array_like=True):
+    """A draft, as it travels to the servers."""
+
+    folder: str
+    run: str
+    step: int
+    view: int
+
+
+class ServersParts:
+    """What the servers write of a checkpoint, as the chief sees it."""
+
+    def __init__(self, client: Callable[[], Client]) -> None:
+        self._client = client
+        self._gathering: Gathering | None = None
+
+    def begin(self, draft: Draft, first: int, rest: Rest | None) -> None:
+        """Returns when the servers' shards may change again. `first`: the number of their first part."""
+        what = msgspec.msgpack.encode(_What(str(draft.folder), draft.run, draft.step, draft.view))
+        self._gathering = self._client().save(what, first, rest)
+
+    def poll(self, seconds: float = 0.0) -> list[Part] | str | None:
+        """All parts, or why there are none; None if that is open after so many seconds."""
+        if self._gathering is None:
+            return []
+        told = self._client().saved(self._gathering, seconds)
+        if not isinstance(told, list):
+            return told
+        try:
+            return [msgspec.msgpack.decode(part, type=Part) for part in told]
+        except msgspec.MsgspecError as error:
+            return f"a server told something else than its part: {error}"
+
+    def kept(self, step: int) -> None:
+        """The checkpoint of this step is in its place."""
+        self._client().kept(step)
+
+
+class ShardScribe:
+    """A server's hand in the checkpoints of a fit."""
+
+    def __init__(
+        self, whole: WholeOptimizer, state_of: Callable[[Tensors], ShardState], others: Callable[[], dict[str, Array]]
+    ) -> None:
+        """`others`: what belongs to no shard, and is written with the first."""
+        self._whole = whole
+        self._others = others
+        self._state_of = state_of
+        self._writer = Writer()
+
+    def copy(self, shards: Mapping[int, Tensors], place: int, what: bytes) -> str:
+        try:
+            draft = msgspec.msgpack.decode(what, type=_What)
+        except msgspec.MsgspecError as error:
+            return f"it was not told what to write: {error}"
+        if self._writer.busy:
+            return "it still writes the checkpoint before"
+        arrays: dict[str, Array] = {}
+        for number, tensors in shards.items():
+            arrays |= to_write(self._whole, self._state_of(tensors), is_first=number == 0)
+        if 0 in shards:
+            arrays |= self._others()
+        try:
+            self._writer.begin(Draft(Path(draft.folder), draft.run, draft.step, draft.view), place, arrays)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    def poll(self) -> bytes | str | None:
+        match self._writer.poll():
+            case Written(_, part):
+                return msgspec.msgpack.encode(part)
+            case Failed(_, why):
+                return why
+        return None
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def restore(whole: WholeOptimizer, state: ShardState, saving: Saving | None, call: int, resumed: Path | None) -> None:
+    """Gives a shard's optimizer the state of the last checkpoint of this fit, if there is one: of this run, or of the
+    one that it goes on from.
+    """
+    for path in checkpoints(Path(saving.folder)) if saving is not None else []:
+        try:
+            if saving is not None and describe(path).run == saving.run and look_into(path).call == call:
+                read_into(whole, state, path)
+                return
+        except BadCheckpoint:
+            continue  # the one before may be whole
+    if resumed is not None:
+        read_into(whole, state, resumed)

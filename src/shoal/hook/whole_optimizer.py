@@ -1,0 +1,181 @@
+"""A shard's optimizer state, named as in a checkpoint: as in the model's own optimizer, were it built.
+
+Nobody builds that one, since nobody is to hold all of its state. An optimizer of the same class, built on variables of
+the same names and ranks with one element each, has its variables in the same order. So a checkpoint of a training with
+servers reads like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from shoal.checkpoint.pieces import Piece
+from shoal.checkpoint.read import load
+from shoal.errors import CannotDistribute
+from shoal.hook.shard_optimizer import Held, _same, _scope, needs_of
+from shoal.hook.shard_state import ShardState
+from shoal.store.shards import Needs
+from shoal.strategies.schema import Array
+
+Named = tuple[str, tuple[int, ...] | None]  # a variable's path and its shape, where that is known
+
+
+class Slot(NamedTuple):
+    """A variable of a shard's optimizer, and what it is in the model's."""
+
+    own: Any
+    number: int  # among the variables of the model's
+    path: str
+    shape: tuple[int, ...]  # of the whole
+    part: slice | None  # of its elements that are here; None: all
+
+    @property
+    def whole(self) -> str:
+        return f"optimizer/{self.number}/{self.path}"
+
+    @property
+    def name(self) -> str:
+        """In a checkpoint."""
+        if self.part is None:
+            return self.whole
+        return Piece(self.whole, self.part.start, self.part.stop, self.shape).name
+
+
+class WholeOptimizer:
+    """The order and the names of the model's optimizer's variables."""
+
+    def __init__(self, optimizer: Any, trainable: Sequence[Any]) -> None:
+        """`trainable`: all variables that the optimizer would be built on."""
+        self._together = needs_of(optimizer) is Needs.TOGETHER
+        self._places = {id(variable): place for place, variable in enumerate(trainable)}
+        self._trainable = list(trainable)
+        self._like = None if self._together else _small(optimizer, trainable)
+
+    def variables(self) -> list[Named] | None:
+        """What is in a checkpoint of it; None where only the one server that has it can tell."""
+        if self._like is None:
+            return None
+        shapes: dict[int, tuple[int, ...] | None] = {}
+        for listed in _lists(self._like).values():
+            for variable, slot in zip(self._trainable, listed, strict=False):
+                if isinstance(slot, keras.Variable) and tuple(slot.shape):
+                    same = len(slot.shape) == len(variable.shape)
+                    shapes[id(slot)] = tuple(variable.shape) if same else None
+        return [(v.path, shapes.get(id(v), tuple(v.shape))) for v in self._like.variables]
+
+    def slots(self, own: Any, held: Sequence[Held]) -> list[Slot]:
+        """What a shard's optimizer, built on what it holds, has of the whole."""
+        return list(self._of_all(own) if self._like is None else self._of_some(own, held, self._like))
+
+    def never_updated(self, optimizer: Any, trained: Sequence[Any]) -> dict[str, Array]:
+        """The state for variables that no shard holds, because they have no gradients: as it is in the beginning."""
+        others = {id(variable) for variable in trained}
+        held = [
+            Held(variable, keras.Variable(np.zeros(variable.shape), dtype=variable.dtype, name=variable.name), None)
+            for variable in self._trainable
+            if id(variable) not in others
+        ]
+        if not held or self._like is None:
+            return {}
+        own = _same(optimizer)
+        own.build([one.own for one in held])
+        mine = {id(slot) for listed in _lists(own).values() for slot in listed}
+        return {
+            slot.name: np.asarray(keras.ops.convert_to_numpy(slot.own.value))
+            for slot in self.slots(own, held)
+            if id(slot.own) in mine
+        }
+
+    def _of_all(self, own: Any) -> Iterator[Slot]:
+        for index, variable in enumerate(own.variables):
+            yield Slot(variable, index, variable.path, tuple(variable.shape), None)
+
+    def _of_some(self, own: Any, held: Sequence[Held], like: Any) -> Iterator[Slot]:
+        index = {id(variable): place for place, variable in enumerate(like.variables)}
+        for name, mine in vars(own).items():
+            if isinstance(mine, keras.Variable):
+                whole = vars(like)[name]
+                yield Slot(mine, index[id(whole)], whole.path, tuple(mine.shape), None)
+        listed = _lists(like)
+        for name, slots in _lists(own).items():
+            for one, slot in zip(held, slots, strict=False):
+                if isinstance(slot, keras.Variable):
+                    whole = listed[name][self._places[id(one.model)]]
+                    cut = one.part is not None and tuple(slot.shape) == tuple(one.own.shape)
+                    shape = tuple(one.model.shape) if cut else tuple(slot.shape)
+                    yield Slot(slot, index[id(whole)], whole.path, shape, one.part if cut else None)
+
+
+def to_write(whole: WholeOptimizer, state: ShardState, is_first: bool) -> dict[str, Array]:
+    """A shard's part of a checkpoint, where it lies: without what the workers write, which is the count of updates and
+    the learning rate. `is_first`: this shard writes what all have alike.
+    """
+    optimizer = state.optimizer
+    workers = {id(variable) for variable in counters(optimizer)}
+    slots = whole.slots(optimizer, state.held)
+    mine = {id(slot) for listed in _lists(optimizer).values() for slot in listed}
+    chosen = [slot for slot in slots if id(slot.own) not in workers and (is_first or id(slot.own) in mine)]
+    values = state.read([slot.own for slot in chosen])
+    return {
+        slot.name: value if slot.part is not None else value.reshape(slot.shape)
+        for slot, value in zip(chosen, values, strict=True)
+    }
+
+
+def read_into(whole: WholeOptimizer, state: ShardState, path: Path) -> None:
+    """Gives a shard's optimizer its part of a checkpoint's state. By index: automatic names may differ."""
+    slots = whole.slots(state.optimizer, state.held)
+    wanted = {slot.number for slot in slots}
+    arrays = load(path, lambda name: index_of(name) in wanted).arrays
+    found = {index_of(name): array for name, array in arrays.items()}
+    values = []
+    for slot, mine in zip(slots, state.read([slot.own for slot in slots]), strict=True):
+        value = found.get(slot.number)
+        if value is None or value.shape != slot.shape:
+            there = "is not there" if value is None else f"has the shape {value.shape} there"
+            raise CannotDistribute(
+                f"can't take the optimizer's state from {path}: {slot.whole} of shape {slot.shape} {there}. Resume "
+                "with the script, and the arguments, that it comes from."
+            )
+        flat = value.reshape(-1) if slot.part is None else value.reshape(-1)[slot.part]
+        values.append(flat.astype(mine.dtype))  # counters have other types on other backends
+    state.write([slot.own for slot in slots], values)
+
+
+def counters(optimizer: Any) -> list[Any]:
+    """The variables that a worker's optimizer has too, where servers hold the rest."""
+    found = (getattr(optimizer, name, None) for name in ("_iterations", "_learning_rate"))
+    return [variable for variable in found if isinstance(variable, keras.Variable)]
+
+
+def index_of(name: str) -> int | None:
+    """Of an optimizer's variable, by its name in a checkpoint; None for any other."""
+    kind, _, rest = name.partition("/")
+    number = rest.partition("/")[0]
+    return int(number) if kind == "optimizer" and number.isdecimal() else None
+
+
+def _small(optimizer: Any, trainable: Sequence[Any]) -> Any:
+    """One like it, built on one element of each variable."""
+    small = []
+    for variable in trainable:
+        with _scope(variable.path):
+            shape = (1,) * len(variable.shape)
+            small.append(keras.Variable(np.zeros(shape), dtype=variable.dtype, name=variable.name))
+    like = _same(optimizer)
+    like.build(small)
+    return like
+
+
+def _lists(optimizer: Any) -> dict[str, list[Any]]:
+    """An optimizer's lists of variables, one for each that it was built on."""
+    return {
+        name: list(listed)
+        for name, listed in vars(optimizer).items()
+        if isinstance(listed, list) and name not in ("_variables", "_trainable_variables")
+    }
