@@ -138,3 +138,21 @@ def test_rows_of_tables_are_updated_as_on_one_machine_and_others_stand_still(tol
     assert len(found) == 6
     assert {name: about["differs"] for name, about in found.items() if about["differs"] > 1e-6} == {}
     assert all(about["unused stay"] and about["copies"] and about["kept"] for about in found.values()), found
+
+
+def test_what_a_table_does_not_have_or_can_not_do_is_named(told: Any) -> None:
+    found = told["tables"]
+    assert found.pop("ids") == [1, 2, 3]
+    assert found.pop("fine") == "none"
+    expected = {
+        "outside": "table: the id 10 in sample 1 is not one of its 10 rows",
+        "below": "table: the id -1 in sample 1 is not one of its 10 rows",
+        "too many": "4 different ids for table, .* at most 3",
+        "initializer": "RandomUniform, RandomNormal, Zeros, Ones and Constant",
+        "clipnorm": "this Adam looks at whole tensors",
+        "float16": "use mixed_bfloat16",
+        "checkpoint": "do not work with a ShardedEmbedding on servers yet",
+        "not trained": "Call fit first",
+    }
+    assert found.keys() == expected.keys()
+    assert {name: found[name] for name, words in expected.items() if not re.search(words, found[name])} == {}

@@ -45,6 +45,18 @@ def test_one_worker_with_servers_gives_the_results_of_one_machine(
     is_the_same(folder, plain(trainings, backend, optimizer))
 
 
+@pytest.mark.timeout(200)
+def test_two_workers_train_one_table_and_see_the_same(trainings: Trainings) -> None:
+    folder = trainings.folder / "two"
+    folder.mkdir()
+    options = "-n 2 --strategy ps --servers 2 --staleness 3 --threads 1"
+    succeeded(trainings.shoal("torch", options, "tables.py", folder, "adagrad"))
+    first, second = told(folder)
+    assert first == second
+    losses = [loss for history in first["history"] for loss in history["loss"]]
+    assert losses == sorted(losses, reverse=True)  # the second fit goes on where the first ended
+
+
 @pytest.mark.timeout(300)
 def test_a_killed_server_changes_nothing_and_the_saved_model_is_an_ordinary_one(trainings: Trainings) -> None:
     folder = trainings.folder / "killed"

@@ -15,13 +15,14 @@ from keras import layers, optimizers
 
 from shoal.collectives.arrays import view
 from shoal.errors import ShoalError
-from shoal.hook import store_layout
+from shoal.hook import sharded_embedding, store_layout
 from shoal.hook.engines import engine_for
 from shoal.hook.row_table import RowTable
 from shoal.hook.shard_optimizer import needs_of
 from shoal.hook.shard_state import Added, ShardState, parameters_of
 from shoal.hook.sharded_embedding import ShardedEmbedding
 from shoal.hook.store_layout import StoreLayout
+from shoal.hook.tables import refuse_unless_row_wise, tables_of
 from shoal.hook.updates import refuse_unless_served
 from shoal.store.rows import Table
 from shoal.store.shards import cut
@@ -485,6 +486,33 @@ def refusals() -> dict[str, str]:
     }
 
 
+def tables() -> dict[str, Any]:
+    """Tables that live on servers, as a worker sees them. From here on in this process all do."""
+    sharded_embedding.live_on_servers()
+    inputs = keras.Input((2,), dtype="int32")
+    model = keras.Model(inputs, layers.Flatten()(ShardedEmbedding(10, 3, name="table")(inputs)))
+    known = tables_of(model)
+    run = SimpleNamespace(saving=None, calls=SimpleNamespace(is_resumed=False))
+    saving = SimpleNamespace(saving="a folder", calls=run.calls)
+
+    def ids(*samples: list[int]) -> list[int]:
+        return known.ids((np.array(samples, np.int32), np.zeros(len(samples))), "sample {}".format)[0].tolist()
+
+    known.layers[0].widen(3)
+    return {
+        "ids": ids([3, 1], [1, 2]),
+        "outside": refusal(lambda: ids([1, 2], [3, 10])),
+        "below": refusal(lambda: ids([1, 2], [-1, 3])),
+        "too many": refusal(lambda: ids([1, 2], [3, 4])),
+        "initializer": refusal(lambda: ShardedEmbedding(10, 3, "glorot_uniform")),
+        "clipnorm": refusal(lambda: refuse_unless_row_wise(run, optimizers.Adam(clipnorm=1.0))),
+        "float16": refusal(lambda: refuse_unless_row_wise(run, optimizers.LossScaleOptimizer(optimizers.Adam()))),
+        "checkpoint": refusal(lambda: refuse_unless_row_wise(saving, optimizers.Adam())),
+        "fine": refusal(lambda: refuse_unless_row_wise(run, optimizers.Ftrl(clipvalue=1.0))),
+        "not trained": refusal(lambda: known.bring(None, (np.zeros((2, 2), np.int32),), 0)),
+    }
+
+
 told = {
     "same bits": dict(same_bits()),
     "half precision": half_precision(),
@@ -504,5 +532,6 @@ told = {
     "constrained": constrained(),
     "refusals": refusals(),
     "row-wise": row_wise(),
+    "tables": tables(),
 }
 Path(sys.argv[1]).write_text(json.dumps(told))

@@ -1,4 +1,4 @@
-"""Trains a wide and deep model with tables, twice; the chief writes what came of it. Without servers it is plain Keras.
+"""Trains a wide and deep model with tables, twice; workers write what came of it. Without servers it is plain Keras.
 
 tables.py FOLDER OPTIMIZER [--pause SECONDS]
 """
@@ -63,5 +63,5 @@ predicted = model.predict([users[:100], items[:100]], batch_size=100, verbose=0)
 history.append(fit(1))
 model.save(given.folder / "model.keras")
 told = {"history": history, "tested": tested, "predicted": predicted.tolist()}
-if shoal.rank() < shoal.size() and shoal.is_chief():  # not on servers
-    Path(given.folder, "0.json").write_text(json.dumps(told))
+if shoal.rank() < shoal.size():  # not on servers
+    Path(given.folder, f"{shoal.rank()}.json").write_text(json.dumps(told))

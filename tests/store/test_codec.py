@@ -7,7 +7,7 @@ import pytest
 
 from shoal.errors import BadFrame
 from shoal.store.codec import Encoder, decode, travelling
-from shoal.store.tensors import Array, ArrayShape, Shapes, ShardShapes
+from shoal.store.tensors import Array, ArrayShape, RowShapes, Shapes, ShardShapes
 
 from .test_real_store import Half
 
@@ -19,8 +19,8 @@ def update(value: float, count: int) -> list[Array]:
 
 
 def test_only_gradients_change_their_form():
-    assert travelling(None, SHAPES) is SHAPES.gradients
-    assert [(shape.dtype, shape.size) for shape in travelling(Half(), SHAPES)] == [
+    assert travelling(None, SHAPES, 0) is SHAPES.gradients
+    assert [(shape.dtype, shape.size) for shape in travelling(Half(), SHAPES, 0)] == [
         ("float16", 3),
         ("float16", 2),
         ("int64", 1),
@@ -53,3 +53,11 @@ def test_what_is_decoded_must_be_the_shards_gradients(codec: Half):
     encoded = Encoder(Half(), [SHAPES]).encode(0, update(1.0, 1))
     with pytest.raises(BadFrame, match="does not give the gradients"):
         decode(codec, encoded, SHAPES)
+
+
+def test_rows_of_tables_travel_as_they_are() -> None:
+    rows = RowShapes(10, 3)
+    pushed = [np.array([1, 7]), np.ones(6, np.float32)]
+    assert travelling(Half(), rows, 2) == rows.pushed(2)
+    for travelled in (Encoder(Half(), [rows]).encode(0, pushed), decode(Half(), pushed, rows)):
+        assert [id(array) for array in travelled] == [id(array) for array in pushed]
