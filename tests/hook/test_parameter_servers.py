@@ -122,7 +122,7 @@ def test_whoever_is_killed_no_update_is_lost_or_doubled(trainings: Trainings) ->
     folder, enough = trainings.folder / "killed", trainings.folder / "enough"
     folder.mkdir()
     options = "run --backend jax -n 3 --strategy ps --servers 3 --staleness 3 --threads 1 --max-restarts 1000"
-    words = [*options.split(), SCRIPTS / "served.py", folder, 10_000, "--pause", 0.005, "--until", enough]
+    words = [*options.split(), SCRIPTS / "served.py", folder, 10_000, "--pause", 0.02, "--until", enough]
     with Going(trainings, words) as run:
         killer = Killer(run, Path(trainings.environ["XDG_RUNTIME_DIR"]), seed=1)
         run.until("it trains", lambda: killer.is_whole() and killer.doing("worker-0")[0] > 10)
