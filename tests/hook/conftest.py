@@ -9,7 +9,7 @@ from .runs import Trainings
 
 @pytest.fixture(scope="module")
 def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainings]:
-    trainings = Trainings(tmp_path_factory.mktemp("t"))
+    trainings = Trainings(tmp_path_factory.mktemp("t"), tmp_path_factory.getbasetemp() / "cache")
     yield trainings
     left = trainings.leftovers()
     for process in left:

@@ -24,17 +24,18 @@ LIMIT = 280.0  # seconds for one training; only a broken one takes so long
 
 
 class Trainings:
-    """A folder for trainings, what they share (a cache of compiled programs) and what they leave."""
+    """A folder for trainings, a cache of compiled programs that they share with others, and what they leave."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cache: Path) -> None:
         self.folder = folder
+        self.cache = cache
         runtime = folder / "r"
         runtime.mkdir(mode=0o700)
         self.environ = {
             **os.environ,
             "XDG_RUNTIME_DIR": str(runtime),
             "XDG_STATE_HOME": str(folder / "state"),
-            "XDG_CACHE_HOME": str(folder / "cache"),
+            "XDG_CACHE_HOME": str(cache),
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "SHOAL_TEST": str(folder),
         }
@@ -43,7 +44,7 @@ class Trainings:
         """`python script`, on one thread, as each worker has. JAX keeps what it compiled: many models are alike."""
         environ = {"KERAS_BACKEND": backend}
         environ |= dict.fromkeys(("NPROC", "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1")
-        environ |= {"JAX_COMPILATION_CACHE_DIR": str(self.folder / "cache" / "plain")}
+        environ |= {"JAX_COMPILATION_CACHE_DIR": str(self.cache / "plain")}
         environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
         return self._run([sys.executable, SCRIPTS / script, *arguments], environ)
 
@@ -111,7 +112,7 @@ class Going:
         while not found():
             assert time.monotonic() < deadline, f"{what}\n{self.said()[-3000:]}"
             assert self.process.poll() is None, f"{what}\n{self.said()[-3000:]}"
-            time.sleep(0.5 if self._prefix else 0.1)
+            time.sleep(1.0 if self._prefix else 0.1)
 
     def end(self) -> int:
         """Waits for it. Returns its exit code."""

@@ -78,9 +78,11 @@ def test_a_folder_that_can_only_be_read_is_read(tmp_path: Path, monkeypatch: pyt
 
 
 def test_two_workers_of_a_run_compile_every_program_once(trainings: Trainings) -> None:
+    empty = trainings.folder / "cache"
+    trainings.environ["XDG_CACHE_HOME"] = str(empty)
     succeeded(trainings.shoal("jax", "-n 2", "count_compilations.py", trainings.folder))
     compiled = [int(path.read_text()) for path in trainings.folder.glob("compiled-*")]
-    (cache,) = (trainings.folder / "cache" / "shoal" / "jax").iterdir()
+    (cache,) = (empty / "shoal" / "jax").iterdir()
     programs = list(cache.glob("*-cache"))
     assert len(compiled) == 2
     assert sum(compiled) == len(programs) > 5

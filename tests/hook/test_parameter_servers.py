@@ -79,7 +79,7 @@ def test_whoever_is_killed_no_update_is_lost_or_doubled(trainings: Trainings) ->
     saved = trainings.folder / "killed-saved"
     options = "run --backend jax -n 3 --strategy ps --servers 3 --staleness 3 --threads 1 --max-restarts 1000"
     options += f" --checkpoint {saved} --checkpoint-every 20steps --keep 5"
-    words = [*options.split(), SCRIPTS / "served.py", folder, 10_000, "--pause", 0.005, "--until", enough]
+    words = [*options.split(), SCRIPTS / "served.py", folder, 10_000, "--pause", 0.01, "--until", enough]
     with Going(trainings, words) as run:
         killer = Killer(run, Path(trainings.environ["XDG_RUNTIME_DIR"]), seed=1)
         run.until("it trains", lambda: killer.is_whole() and killer.doing("worker-0")[0] > 10)

@@ -88,7 +88,7 @@ def test_a_stopped_worker_is_lost_after_its_deadline(world: World):
     os.kill(run.pid("worker-1"), signal.SIGSTOP)
     assert run.wait() == 1
     assert 0.8 < time.monotonic() - began < 8
-    assert re.search(r"worker-1 \(pid \d+\) was silent for 1\.\d s \(deadline 1\.0 s\) at step", run.err)
+    assert re.search(r"worker-1 \(pid \d+\) was silent for \d\.\d s \(deadline 1\.0 s\) at step", run.err)
     assert "its process is stopped" in run.err
     assert "--timeout" in run.err
 

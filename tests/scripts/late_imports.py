@@ -19,9 +19,9 @@ model.evaluate(x, y, verbose=0)
 model.predict(x, verbose=0)
 before = [name for name in ("tensorflow", "sklearn") if name in sys.modules]
 
-import tensorflow as tf  # noqa: E402
-
 if shoal.is_chief():
+    import tensorflow as tf
+
     wrapper = keras.wrappers.SKLearnClassifier
     assert "sklearn" in sys.modules
     print("imported before:", before, "then:", tf.random.uniform([4]).numpy().tolist(), wrapper.__mro__, flush=True)

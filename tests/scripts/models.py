@@ -29,7 +29,7 @@ def dense() -> keras.Model:
 
 
 def wide() -> keras.Model:
-    """Large enough for the exchange of large vectors."""
+    """Dense layers, large enough for the exchange of large vectors."""
     return keras.Sequential(
         [layers.Input((8, 8, 1)), layers.Flatten(), layers.Dense(2000, activation="tanh"), layers.Dense(CLASSES)]
     )

@@ -118,7 +118,7 @@ def schedule(_: Path) -> Any:
 def mixed_bfloat16(_: Path) -> Any:
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        return train(dense(), *models.images())
+        return train(dense(), *whole_batches())
     finally:
         keras.config.set_dtype_policy("float32")
 
@@ -145,8 +145,8 @@ def several_inputs_and_outputs(_: Path) -> Any:
     losses = {"score": "mse", "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True)}
     model.compile("sgd", losses, loss_weights={"score": 0.5, "kind": 2.0}, metrics={"kind": ["accuracy"]})
     rng = np.random.default_rng(5)
-    x = {"left": rng.normal(size=(52, 4)).astype("float32"), "right": rng.normal(size=(52, 3)).astype("float32")}
-    y = {"score": rng.normal(size=(52, 1)).astype("float32"), "kind": rng.integers(0, 3, 52)}
+    x = {"left": rng.normal(size=(48, 4)).astype("float32"), "right": rng.normal(size=(48, 3)).astype("float32")}
+    y = {"score": rng.normal(size=(48, 1)).astype("float32"), "kind": rng.integers(0, 3, 48)}
     history = model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)
     predicted = model.predict(x, batch_size=16, verbose=0)
     return outcome(model, history, predicted=[predicted["score"], predicted["kind"]])
@@ -268,7 +268,7 @@ def variables_in_another_order(_: Path) -> Any:
 
 @case
 def run_eagerly(_: Path) -> Any:
-    return train(dense(), *models.images(), run_eagerly=True)
+    return train(dense(), *whole_batches(), run_eagerly=True)
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -295,11 +295,11 @@ def metrics_and_predict(_: Path) -> Any:
     model.compile("sgd", "binary_crossentropy", metrics=["accuracy", keras.metrics.AUC(name="auc"), Positives()])
     target = (y > 2).astype("float32")[:, None]
     history = model.fit(
-        x, target, batch_size=16, epochs=2, shuffle=False, verbose=0, validation_data=(x[:21], target[:21])
+        x, target, batch_size=16, epochs=2, shuffle=False, verbose=0, validation_data=(x[:18], target[:18])
     )
-    told = model.evaluate(x, target, batch_size=10, verbose=0)
+    told = model.evaluate(x, target, batch_size=16, verbose=0)
     return outcome(
-        model, history, evaluated=[float(v) for v in told], predicted=model.predict(x, batch_size=10, verbose=0)
+        model, history, evaluated=[float(v) for v in told], predicted=model.predict(x, batch_size=16, verbose=0)
     )
 
 

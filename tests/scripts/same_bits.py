@@ -21,10 +21,9 @@ OPTIMIZERS = {
     "adam": lambda: keras.optimizers.Adam(0.01),
     "clipped": lambda: keras.optimizers.AdamW(0.01, global_clipnorm=0.5),
 }
-UNEVEN, WHOLE = (models.SAMPLES, 20), (models.WHOLE_BATCHES, 32)  # samples to train on, and to validate on
+UNEVEN, WHOLE = (models.SAMPLES, 20), (models.WHOLE_BATCHES, 0)  # samples to train on, and to validate on
 CASES = [
-    (models.dense, models.images, UNEVEN, "momentum"),
-    (models.wide, models.images, WHOLE, "clipped"),
+    (models.wide, models.images, UNEVEN, "momentum"),
     (models.convolution, models.images, WHOLE, "adam"),
     (models.dropout_and_batchnorm, models.images, UNEVEN, "clipped"),
     (models.embedding_and_lstm, models.sentences, WHOLE, "adam"),
@@ -53,7 +52,7 @@ def train(
     model = models.compile_for_classes(make(), OPTIMIZERS[optimizer](), metrics=["accuracy"])
     train_on, validate_on = samples
     x, y = data(train_on)
-    held_out = (x[:validate_on], y[:validate_on])
+    held_out = (x[:validate_on], y[:validate_on]) if validate_on else None
     history = model.fit(x, y, batch_size=16, epochs=2, verbose=0, validation_data=held_out)
     told = {name: [float(value).hex() for value in values] for name, values in history.history.items()}
     return {"weights": models.weights_hash(model), "history": told}
