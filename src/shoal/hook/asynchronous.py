@@ -28,7 +28,7 @@ from shoal.hook.saving import Saver
 from shoal.hook.seeds import Seeds
 from shoal.hook.served_saving import ServersParts
 from shoal.hook.store_layout import Pulled, StoreLayout
-from shoal.hook.tables import Ids, leave_last, refuse_unless_row_wise, stay, tables_of
+from shoal.hook.tables import Ids, refuse_unless_row_wise, stay, tables_of
 from shoal.hook.training import AbstractTraining, FitArguments, Prepared
 from shoal.hook.updates import count_update, keeps_averages, rate_of, refuse_unless_served, take_averages
 from shoal.store.batches import Batch
@@ -84,7 +84,6 @@ class AsynchronousTraining(AbstractTraining):
         if self._run.company.is_late:
             return self._come_late()
         self._agree_on_start(self._model._initial_epoch or self._arguments.initial_epoch)
-        leave_last(self._run)
         self._resume(Expected(self._engine, served=True))
         at, steps = self._at, self._source.steps
         assert steps is not None

@@ -22,7 +22,7 @@ from shoal.hook.run import Run
 from shoal.hook.serving import serve
 from shoal.hook.shard_optimizer import loss_scale_of
 from shoal.hook.synchronous import SynchronousTraining
-from shoal.hook.tables import layers_of, tables_of
+from shoal.hook.tables import layers_of, leave_last, tables_of
 from shoal.hook.training import FitArguments, Prepared, history_of
 from shoal.hook.updates import AbstractUpdates, OwnUpdates, ServedUpdates, refuse_unless_served
 from shoal.strategies.allreduce import AllReduce, check_batch
@@ -44,6 +44,7 @@ def fit(run: Run, strategy: Strategy, model: Any, arguments: FitArguments, call:
             with prepare(pieces=1) as prepared:
                 serve(run, prepared, servers, _scales(strategy), call)
         return history_of(model, run.calls.unpack(run.result_of(call)))
+    leave_last(run)
     if servers is not None and servers.staleness != 0:
         with (
             prepare(pieces=1) as prepared,
