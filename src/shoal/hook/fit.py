@@ -22,7 +22,7 @@ from shoal.hook.run import Run
 from shoal.hook.serving import serve
 from shoal.hook.shard_optimizer import loss_scale_of
 from shoal.hook.synchronous import SynchronousTraining
-from shoal.hook.tables import layers_of, leave_last, tables_of
+from shoal.hook.tables import leave_last, tables_of
 from shoal.hook.training import FitArguments, Prepared, history_of
 from shoal.hook.updates import AbstractUpdates, OwnUpdates, ServedUpdates, refuse_unless_served
 from shoal.strategies.allreduce import AllReduce, check_batch
@@ -51,10 +51,12 @@ def fit(run: Run, strategy: Strategy, model: Any, arguments: FitArguments, call:
             contextlib.closing(AsynchronousTraining(run, prepared, arguments, call, servers)) as training,
         ):
             return training.run()
-    if layers_of(model):
-        raise UsageError(f"with staleness 0 the rows of {layers_of(model)[0].name} can't be on servers yet: {_BOUNDED}")
     pieces, fixed = cut.pieces_for(run.pieces, run.workers), cut.fixes_pieces(run.pieces)
     with prepare(pieces) as prepared:
+        if tables := tables_of(model):
+            raise UsageError(
+                f"with staleness 0 the rows of {tables.layers[0].name} can't be on servers yet: {_BOUNDED}"
+            )
         updates = _updates(run, prepared, arguments, servers, call)
         with contextlib.closing(
             SynchronousTraining(run, prepared, arguments, call, pieces, fixed, updates)
