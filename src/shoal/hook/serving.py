@@ -29,6 +29,9 @@ from shoal.store.tensors import Array, ArrayShape, Shapes, Tensors
 # Of a model's last fit, by its optimizer: what the next one goes on with. Weights come from the workers every time.
 _kept: weakref.WeakKeyDictionary[Any, dict[Shard, ShardState]] = weakref.WeakKeyDictionary()
 
+# The same, if that fit was over before a checkpoint that the run goes on from, so that nobody asked for anything.
+_saved: weakref.WeakKeyDictionary[Any, Path] = weakref.WeakKeyDictionary()
+
 
 def serve(run: Run, prepared: Prepared, servers: Servers, scales: bool, call: int) -> None:
     """Until the fit is over. `scales`: stale updates count less."""
@@ -38,11 +41,12 @@ def serve(run: Run, prepared: Prepared, servers: Servers, scales: bool, call: in
     whole = WholeOptimizer(optimizer, trainable)
     trained = [trainable[i] for i in prepared.shape.gradients]
     resumed = run.calls.resumes(call)
+    begins_with = resumed or _saved.pop(optimizer, None)
     kept = _kept.pop(optimizer, {})
 
     def make(number: int) -> ShardTensors:
         state = kept.pop(layout.shards[number], None) or layout.make(number)
-        back = partial(restore, whole, state, run.saving, call, resumed)
+        back = partial(restore, whole, state, run.saving, call, begins_with)
         return ShardTensors(state, partial(layout.epoch_of, number), back)
 
     scribe = ShardScribe(whole, _state_of, partial(whole.never_updated, optimizer, trained))
@@ -51,6 +55,8 @@ def serve(run: Run, prepared: Prepared, servers: Servers, scales: bool, call: in
         contextlib.closing(run.server(call, layout.shapes, make, scales, scribe, _ledger(resumed))) as server,
     ):
         server.serve(run.say)
+    if begins_with is not None and not server.tensors:
+        _saved[optimizer] = begins_with
     _kept[optimizer] = {layout.shards[number]: _state_of(tensors) for number, tensors in server.tensors.items()}
 
 
