@@ -174,3 +174,7 @@ def test_a_fit_that_was_over_is_over_when_it_is_resumed(trainings: Trainings, op
     assert more["history"][0] == first["history"][0]
     assert more["history"][1]["ledger"] == [EVERY_SAMPLE_ONCE]
     assert more["history"][1]["loss"][0] < first["history"][0]["loss"][0]
+    synchronous = f"-n 2 --pieces 2 {options} {'--staleness 0' if options else ''} --resume {max(saved.iterdir())}"
+    assert trained(trainings, f"{name}-bits", synchronous, *arguments, "--fits", 2) == trained(
+        trainings, f"{name}-reduced", f"-n 1 --pieces 2 --resume {max(saved.iterdir())}", *arguments, "--fits", 2
+    )

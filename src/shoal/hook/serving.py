@@ -38,17 +38,21 @@ class _Kept(NamedTuple):
 # By the model's optimizer. The next fit goes on with it; all weights but those of tables come from the workers anew.
 _kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
 
+# The same, if that fit was over before a checkpoint that the run goes on from, so that nobody asked for anything.
+_saved: weakref.WeakKeyDictionary[Any, Path] = weakref.WeakKeyDictionary()
+
 
 def serve(run: Run, prepared: Prepared, servers: Servers, scales: bool, call: int) -> None:
     """Until the fit is over. `scales`: stale updates count less."""
     optimizer, synchronous = prepared.model.optimizer, servers.staleness == 0
     layout = StoreLayout(prepared.engine, prepared.shape, optimizer, servers.count, synchronous)
     resumed = run.calls.resumes(call)
-    saves = run.saving is not None or resumed is not None
+    begins_with = resumed or _saved.pop(optimizer, None)
+    saves = run.saving is not None or begins_with is not None
     whole = WholeOptimizer(optimizer, prepared.engine.variables.trainable) if saves else None
 
     def holding(number: int, state: ShardState) -> ShardTensors:
-        back = partial(restore, whole, state, run.saving, call, resumed) if whole is not None else None
+        back = partial(restore, whole, state, run.saving, call, begins_with) if whole is not None else None
         return ShardTensors(state, partial(layout.epoch_of, number), back)
 
     def make(number: int) -> Tensors:
@@ -70,6 +74,8 @@ def serve(run: Run, prepared: Prepared, servers: Servers, scales: bool, call: in
         server = run.server(call, layout.shapes, make, scales, scribe, _ledger(resumed), before)
         stack.enter_context(contextlib.closing(server))
         server.serve(run.say)
+    if begins_with is not None and not server.tensors:
+        _saved[optimizer] = begins_with
     _kept[optimizer] = _Kept(layout.shards, layout.shapes, server)
 
 
