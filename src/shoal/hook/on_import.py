@@ -28,6 +28,15 @@ def when_used(name: str) -> None:
         sys.meta_path.insert(0, _Watch(name, _lazily))
 
 
+def without(name: str, importer: str, unless: Callable[[], bool]) -> None:
+    """While the module `importer` is imported there is no module `name`, if it can do without, and nobody has it yet.
+
+    `unless` is asked just before that.
+    """
+    if importer not in sys.modules:
+        sys.meta_path.insert(0, _Watch(importer, lambda _, loader: _hiding(name, loader, unless)))
+
+
 class _Watch(importlib.abc.MetaPathFinder):
     """Finds one module as everyone else would, and changes how it is loaded."""
 
@@ -53,6 +62,22 @@ def _then(loader: importlib.abc.Loader, act: Callable[[], None]) -> None:
     def exec_module(module: ModuleType) -> None:
         load(module)
         act()
+
+    loader.exec_module = exec_module  # type: ignore[method-assign]
+
+
+def _hiding(name: str, loader: importlib.abc.Loader, unless: Callable[[], bool]) -> None:
+    load = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        if name in sys.modules or unless():
+            load(module)
+            return
+        sys.modules[name] = None  # type: ignore[assignment]  # as Python says that it can't be imported
+        try:
+            load(module)
+        finally:
+            del sys.modules[name]
 
     loader.exec_module = exec_module  # type: ignore[method-assign]
 
