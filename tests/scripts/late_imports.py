@@ -32,12 +32,5 @@ if shoal.is_chief():
     wrapper = keras.wrappers.SKLearnClassifier
     assert "sklearn" in sys.modules
     frame = pandas.DataFrame({"a": [1, 2]})
-    print(
-        "imported before:",
-        before,
-        "then:",
-        tf.random.uniform([4]).numpy().tolist(),
-        wrapper.__mro__,
-        frame.sum(),
-        flush=True,
-    )
+    drawn = tf.random.uniform([4]).numpy().tolist()
+    print("imported before:", before, "then:", drawn, wrapper.__mro__, frame.sum().tolist(), flush=True)
