@@ -536,6 +536,12 @@ def test_a_silent_member_is_cut_off_so_that_it_can_do_no_more_harm():
     assert reports(scene.happen(Exited("worker-1", -9))) == []  # as it was told to
 
 
+def test_an_error_of_one_who_has_left_is_not_told():
+    scene = Scene(workers=2, least=1)
+    assert reports(scene.say(1, Leave())) == ["worker-1 has left the run"]
+    assert reports([*scene.say(1, raised()), *scene.happen(Tick(), after=1.0)]) == []
+
+
 def test_who_ended_of_its_own_accord_is_judged_when_its_last_words_were_heard():
     scene = Scene(3, least=1)
     assert scene.happen(Exited("worker-1", 75)) == []

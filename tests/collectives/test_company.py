@@ -179,12 +179,14 @@ def test_who_missed_the_end_of_an_act_gets_its_result_from_one_who_has_it(
     behind: int, transport: str, crew: Callable[..., Crew]
 ) -> None:
     counted: list[str] = []
+    one_has_it = threading.Event()
 
     def ahead(mate: Mate) -> list[Any]:
         def act(group: AbstractGroup) -> Result:
             return Result(group.gather("the act", mate.id.encode()), [np.arange(100_000.0), np.array(3, np.int8)])
 
         first = mate.company.commit(act)
+        one_has_it.set()
         return [first, mate.gather("the next").values]
 
     def missed(mate: Mate) -> list[Any]:
@@ -192,6 +194,7 @@ def test_who_missed_the_end_of_an_act_gets_its_result_from_one_who_has_it(
 
     def dies(mate: Mate) -> Result:
         mate.gather("the act")
+        assert one_has_it.wait(20.0)
         raise Dies
 
     results = crew(3, transport=transport).play({behind: missed, 1 - behind: ahead, 2: dies})

@@ -39,11 +39,13 @@ class Killer:
         return found
 
     def strike(self, kind: str) -> str | None:
-        """Who was killed."""
+        """Who was killed. Not the only worker that computes: without any, a run is over."""
         members = self.members(kind)
-        if not members:
+        computing = [id for id in members if kind == "worker" and self.doing(id)[0] > 0]
+        able = sorted(members.keys() - set(computing if len(computing) == 1 else ()))
+        if not able:
             return None
-        victim = self._random.choice(sorted(members))
+        victim = self._random.choice(able)
         os.kill(members[victim], signal.SIGKILL)
         self.killed[kind] += 1
         return victim

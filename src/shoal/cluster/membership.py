@@ -334,7 +334,7 @@ class Membership:
             return [Tell((link,), refusal), HangUp(link)]
         seat = self._seats[id]
         seat.heard = now
-        if not seat.counts and not isinstance(message, Failed):
+        if seat.left or (not seat.counts and not isinstance(message, Failed)):
             return []  # nothing that a lost member says is heeded, except why it was lost
         match message:
             case Beat():

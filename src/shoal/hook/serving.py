@@ -38,7 +38,7 @@ class _Kept(NamedTuple):
 # By the model's optimizer. The next fit goes on with it; all weights but those of tables come from the workers anew.
 _kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
 
-# The same, if that fit was over before a checkpoint that the run goes on from, so that nobody asked for anything.
+# The same, if that fit was over before a checkpoint that the run goes on from, so that nothing was updated.
 _saved: weakref.WeakKeyDictionary[Any, Path] = weakref.WeakKeyDictionary()
 
 
@@ -74,7 +74,7 @@ def serve(run: Run, prepared: Prepared, servers: Servers, scales: bool, call: in
         server = run.server(call, layout.shapes, make, scales, scribe, _ledger(resumed), before)
         stack.enter_context(contextlib.closing(server))
         server.serve(run.say)
-    if begins_with is not None and not server.tensors:
+    if begins_with is not None and not server.applied:
         _saved[optimizer] = begins_with
     _kept[optimizer] = _Kept(layout.shards, layout.shapes, server)
 
