@@ -129,7 +129,7 @@ def test_a_lost_shard_goes_on_with_the_optimizer_of_the_last_checkpoint(training
     options = "run -n 2 --servers 1 --strategy ps --staleness 2 --threads 1 --backend torch --checkpoint-every 5steps"
     script = [SCRIPTS / "served.py", folder, 10_000, "--pause", 0.01, "--until", enough]
     with Going(trainings, [*options.split(), "--checkpoint", saved, *script]) as run:
-        run.until("there is a checkpoint", lambda: newest(saved) >= 5)
+        run.until("there is a second checkpoint, so that all know of the first", lambda: newest(saved) >= 10)
         killer = Killer(run, Path(trainings.environ["XDG_RUNTIME_DIR"]), seed=1)
         assert killer.strike("server") == "server-0"
         run.until("it goes on", lambda: "shard 0 was lost with" in run.said())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from shoal.hook.on_import import when_imported, when_used, without
+from shoal.hook.on_import import lighten_keras, when_imported
 from shoal.hook.run import Run
 
 
@@ -23,15 +23,7 @@ def install(run: Run) -> None:
         patches.install(run)
 
     when_imported("keras", patch)
-    when_used("keras.wrappers")  # for scikit-learn, whose import is a third of Keras's
-    when_used("pandas")  # of which Keras only wants to know whether something is a frame
-    without("jax", "keras.src.callbacks.orbax_checkpoint", unless=_runs_on_jax)  # a callback that mends old versions
-
-
-def _runs_on_jax() -> bool:
-    """Asked while keras is being imported: the rest of it is not there yet."""
-    backend = sys.modules.get("keras.src.backend")
-    return backend is None or bool(backend.backend() == "jax")
+    lighten_keras()
 
 
 def leave_servers(run: Run) -> None:

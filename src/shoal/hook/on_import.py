@@ -37,6 +37,18 @@ def without(name: str, importer: str, unless: Callable[[], bool]) -> None:
         sys.meta_path.insert(0, _Watch(importer, lambda _, loader: _hiding(name, loader, unless)))
 
 
+def lighten_keras() -> None:
+    """Before keras is imported: what it imports for the sake of few is left to those."""
+    when_used("keras.wrappers")  # for scikit-learn, whose import is a third of Keras's
+    without("jax", "keras.src.callbacks.orbax_checkpoint", unless=_runs_on_jax)  # a callback that mends old versions
+
+
+def _runs_on_jax() -> bool:
+    """Asked while keras is being imported: the rest of it is not there yet."""
+    backend = sys.modules.get("keras.src.backend")
+    return backend is None or bool(backend.backend() == "jax")
+
+
 class _Watch(importlib.abc.MetaPathFinder):
     """Finds one module as everyone else would, and changes how it is loaded."""
 

@@ -6,14 +6,14 @@ import importlib
 import os
 
 from shoal.errors import UsageError
-from shoal.hook.on_import import when_used
+from shoal.hook.on_import import lighten_keras
 
 _preloaded: list[str] = []  # the backend, once it is
 
 
 def preload() -> None:
     """Imports keras with the backend that the environment says, and what trains on it. Starts no thread."""
-    when_used("keras.wrappers")
+    lighten_keras()
     from keras import backend
 
     importlib.import_module("shoal.hook.patches")
