@@ -8,6 +8,8 @@ Ids are hashed into tables of a million rows, as recommenders do. Of these a ser
 
 from __future__ import annotations
 
+import argparse
+
 import keras
 import numpy as np
 
@@ -15,7 +17,7 @@ import shoal
 from shoal.layers import ShardedEmbedding
 
 ROWS = 1_000_000
-USERS, ITEMS, CLICKS = 3_000, 500, 40_000
+USERS, ITEMS = 3_000, 500
 
 
 def clicks(count: int, seed: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -48,16 +50,20 @@ def recommender() -> keras.Model:
 
 
 def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--clicks", type=int, default=40_000)
+    options.add_argument("--epochs", type=int, default=6)
+    given = options.parse_args()
     keras.utils.set_random_seed(0)
-    x, y = clicks(CLICKS, seed=1)
-    unseen = clicks(CLICKS // 4, seed=2)
+    x, y = clicks(given.clicks, seed=1)
+    unseen = clicks(given.clicks // 4, seed=2)
     model = recommender()
     model.compile(
         keras.optimizers.Ftrl(1.0, beta=1.0),
         keras.losses.BinaryCrossentropy(from_logits=True),
         metrics=[keras.metrics.AUC(from_logits=True, name="auc")],
     )
-    model.fit(x, y, batch_size=256, epochs=6, validation_data=unseen, verbose=2)
+    model.fit(x, y, batch_size=256, epochs=given.epochs, validation_data=unseen, verbose=2)
     found = model.evaluate(*unseen, batch_size=1024, verbose=0, return_dict=True)
     if shoal.is_chief():
         print(f"on clicks that it has not seen: AUC {found['auc']:.3f}, loss {found['loss']:.3f}")

@@ -48,7 +48,9 @@ class Trainings:
         environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
         return self._run([sys.executable, SCRIPTS / script, *arguments], environ)
 
-    def shoal(self, backend: str, options: str, script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    def shoal(
+        self, backend: str, options: str, script: str | Path, *arguments: object
+    ) -> subprocess.CompletedProcess[str]:
         """`shoal run options script`."""
         command = [sys.executable, "-m", "shoal", "run", "--backend", backend, *options.split()]
         return self._run([*command, SCRIPTS / script, *arguments], {})

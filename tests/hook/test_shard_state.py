@@ -143,6 +143,7 @@ def test_rows_of_tables_are_updated_as_on_one_machine_and_others_stand_still(tol
 def test_what_a_table_does_not_have_or_can_not_do_is_named(told: Any) -> None:
     found = told["tables"]
     assert found.pop("ids") == [1, 2, 3]
+    assert found.pop("newcomer") == "3 rows, same"
     assert found.pop("fine") == "none"
     expected = {
         "outside": "table: the id 10 in sample 1 is not one of its 10 rows",

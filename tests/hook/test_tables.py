@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -53,8 +54,8 @@ def test_two_workers_train_one_table_and_see_the_same(trainings: Trainings) -> N
     succeeded(trainings.shoal("torch", options, "tables.py", folder, "adagrad"))
     first, second = told(folder)
     assert first == second
-    losses = [loss for history in first["history"] for loss in history["loss"]]
-    assert losses == sorted(losses, reverse=True)  # the second fit goes on where the first ended
+    losses = [loss for fit in (0, 1, 3) for loss in first["history"][fit]["loss"]]  # the other model's was 2
+    assert losses == sorted(losses, reverse=True)  # each fit goes on where the one before ended
 
 
 @pytest.mark.timeout(300)
@@ -88,3 +89,14 @@ def test_a_killed_server_changes_nothing_and_the_saved_model_is_an_ordinary_one(
         rows, others = (np.asarray(model.get_layer(name).embeddings) for model in (ours, theirs))
         np.testing.assert_allclose(rows, others, atol=1e-5)
         assert rows.shape == others.shape  # all of them, also those that no batch has used
+
+
+@pytest.mark.timeout(200)
+def test_the_example_finds_out_what_users_click_on(trainings: Trainings) -> None:
+    example = SCRIPTS.parents[1] / "examples/recommend.py"
+    options = "-n 2 --strategy ps --servers 2 --staleness 4 --threads 1"
+    result = trainings.shoal("torch", options, example, "--clicks", "8000", "--epochs", "2")
+    succeeded(result)
+    found = re.search(r"has not seen: AUC (\d\.\d+)", result.stdout)
+    assert found is not None, result.stdout
+    assert float(found[1]) > 0.6

@@ -486,9 +486,27 @@ def refusals() -> dict[str, str]:
     }
 
 
+def newcomer_with_another_window() -> str:
+    """What a newcomer takes from one whose window has become larger, as it does in an evaluation: all but that."""
+
+    def engine(width: int) -> Any:
+        inputs = keras.Input((2,), dtype="int32")
+        rows = layers.Flatten()(ShardedEmbedding(10, 3, name="table")(inputs))
+        model = keras.Model(inputs, layers.Dense(1)(rows))
+        model.compile(optimizers.SGD(0.1), "mse")
+        tables_of(model).layers[0].widen(width)
+        return model, engine_for(model)
+
+    (old, elder), (young, newcomer) = engine(5), engine(3)
+    elder.begin(0)
+    newcomer.set_state(elder.state())
+    room = young.get_layer("table").room
+    return f"{room} rows, {'same' if same(young.layers[-1].get_weights(), old.layers[-1].get_weights()) else 'other'}"
+
+
 def tables() -> dict[str, Any]:
     """Tables that live on servers, as a worker sees them. From here on in this process all do."""
-    sharded_embedding.live_on_servers()
+    sharded_embedding.live_on_servers(is_server=False)
     inputs = keras.Input((2,), dtype="int32")
     model = keras.Model(inputs, layers.Flatten()(ShardedEmbedding(10, 3, name="table")(inputs)))
     known = tables_of(model)
@@ -501,6 +519,7 @@ def tables() -> dict[str, Any]:
     known.layers[0].widen(3)
     return {
         "ids": ids([3, 1], [1, 2]),
+        "newcomer": newcomer_with_another_window(),
         "outside": refusal(lambda: ids([1, 2], [3, 10])),
         "below": refusal(lambda: ids([1, 2], [-1, 3])),
         "too many": refusal(lambda: ids([1, 2], [3, 4])),

@@ -1,4 +1,6 @@
-"""Trains a wide and deep model with tables, twice; workers write what came of it. Without servers it is plain Keras.
+"""Trains a wide and deep model with tables several times, then another that has loaded its weights, by turns.
+
+Workers write what came of it. Without servers it is plain Keras.
 
 tables.py FOLDER OPTIMIZER [--pause SECONDS]
 """
@@ -31,19 +33,22 @@ users = random.zipf(1.3, SAMPLES) % ROWS  # some often, most once
 items = random.integers(0, ROWS, (SAMPLES, 3))
 y = ((users + items[:, 0]) % 2).astype("float32")
 
-user, item = keras.Input((), dtype="int32"), keras.Input((3,), dtype="int32")
-table = ShardedEmbedding(ROWS, 8, name="table")  # used twice; large enough for several parts
-wide = ShardedEmbedding(ROWS, 1, embeddings_initializer="zeros", name="wide")
-deep = keras.layers.Concatenate()([table(user), keras.layers.Flatten()(table(item))])
-deep = keras.layers.Dense(1)(keras.layers.Dense(16, activation="relu")(deep))
-model = keras.Model([user, item], keras.layers.Add()([deep, wide(user)]))
-optimizers = {
-    "adam": keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.02, 10, 0.9)),
-    "ftrl": keras.optimizers.Ftrl(0.5),
-    "adagrad": keras.optimizers.Adagrad(0.1),
-}
-loss = keras.losses.BinaryCrossentropy(from_logits=True)
-model.compile(optimizers[given.optimizer], loss, metrics=["accuracy"])
+
+def new_model() -> Any:
+    user, item = keras.Input((), dtype="int32"), keras.Input((3,), dtype="int32")
+    table = ShardedEmbedding(ROWS, 8, name="table")  # used twice; large enough for several parts
+    wide = ShardedEmbedding(ROWS, 1, embeddings_initializer="zeros", name="wide")
+    deep = keras.layers.Concatenate()([table(user), keras.layers.Flatten()(table(item))])
+    deep = keras.layers.Dense(1)(keras.layers.Dense(16, activation="relu")(deep))
+    model = keras.Model([user, item], keras.layers.Add()([deep, wide(user)]))
+    optimizers = {
+        "adam": keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.02, 10, 0.9)),
+        "ftrl": keras.optimizers.Ftrl(0.5),
+        "adagrad": keras.optimizers.Adagrad(0.1),
+    }
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile(optimizers[given.optimizer], loss, metrics=["accuracy"])
+    return model
 
 
 class Pace(keras.callbacks.Callback):
@@ -51,16 +56,20 @@ class Pace(keras.callbacks.Callback):
         time.sleep(given.pause)
 
 
-def fit(epochs: int) -> dict[str, list[float]]:
+def fit(model: Any, epochs: int) -> dict[str, list[float]]:
     held_out = ([users[:90], items[:90]], y[:90])
     settings = {"batch_size": 48, "shuffle": False, "verbose": 0, "validation_data": held_out}  # the last is smaller
     return model.fit([users, items], y, epochs=epochs, callbacks=[Pace()], **settings).history
 
 
-history = [fit(2)]
+model = new_model()
+history = [fit(model, 2)]
 tested = model.evaluate([users, items], y, batch_size=128, verbose=0)
 predicted = model.predict([users[:100], items[:100]], batch_size=100, verbose=0)
-history.append(fit(1))
+model.save_weights(given.folder / "first.weights.h5")
+other = new_model()
+other.load_weights(given.folder / "first.weights.h5")
+history += [fit(model, 1), fit(other, 1), fit(model, 1)]  # by turns: each goes on with its own rows
 model.save(given.folder / "model.keras")
 told = {"history": history, "tested": tested, "predicted": predicted.tolist()}
 if shoal.rank() < shoal.size():  # not on servers

@@ -365,6 +365,87 @@ def test_a_copy_that_differs_is_named(scene):
     assert scene.user == ["the copy of shard 1 on server-1 differed from server-0's at version 7; it is sent anew"]
 
 
+# Tables: their rows stay when a training is over -----------------------------------------------------------
+
+TABLES = {"sizes": (10, 20, 30), "tables": (1, 2)}
+
+
+def opened_again(scene: Scene, call: int, after: int | None, **changed: Any) -> None:
+    """The next training, with all servers that are there."""
+    for server in scene.servers:
+        scene.says(server, Serve(call))
+    scene.says("worker-0", msgspec.structs.replace(OPEN, call=call, after=after, **{**TABLES, **changed}))
+
+
+def caught_up(scene: Scene) -> None:
+    for view in scene.placement.views:
+        for newcomer in view.newcomers:
+            scene.says(view.primary, CaughtUp(view.shard, scene.placement.number, newcomer))
+
+
+def kept(scene: Scene, number: int) -> list[bool]:
+    """Of each shard: whether it goes on from a training before the view of this number."""
+    return [view.origin < number for view in scene.placement.views]
+
+
+def test_the_next_training_of_a_model_goes_on_with_the_rows_of_its_tables(scene):
+    scene.open(**TABLES)
+    caught_up(scene)
+    before = scene.placement
+    scene.says("worker-0", Close(0))
+    opened_again(scene, 1, after=0)
+    assert kept(scene, scene.placement.number) == [False, True, True], "dense weights come from the workers"
+    for old, new in list(zip(before.views, scene.placement.views, strict=True))[1:]:
+        assert (old.primary, old.backups) == (new.primary, new.backups)
+    assert scene.placement.views[0].newcomers, "its backup must get what the workers have"
+
+
+def test_models_that_are_trained_by_turns_keep_their_rows(scene):
+    scene.open(**TABLES)
+    caught_up(scene)
+    scene.says("worker-0", Close(0))
+    opened_again(scene, 1, after=None)
+    assert kept(scene, scene.placement.number) == [False] * 3, "another model"
+    caught_up(scene)
+    scene.says("worker-0", Close(1))
+    for call, after in ((2, 0), (3, 1)):
+        opened_again(scene, call, after=after)
+        assert kept(scene, scene.placement.number) == [False, True, True]
+        scene.says("worker-0", Close(call))
+
+
+def test_rows_of_a_server_that_dies_between_two_trainings_are_its_backups(scene):
+    scene.open(**TABLES)
+    caught_up(scene)
+    scene.says("worker-0", Close(0))
+    scene.lose("server-0")
+    scene.take_over()
+    opened_again(scene, 1, after=0)
+    assert kept(scene, scene.placement.number) == [False, True, True]
+    assert {view.primary for view in scene.placement.views} == {"server-1"}
+    assert not any("begin anew" in text for text in scene.user)
+
+
+def test_rows_that_no_server_has_any_more_begin_anew_and_it_says_so(scene):
+    scene.open(**TABLES)
+    scene.says("worker-0", Close(0))
+    scene.servers = {"server-7": "unix:7"}
+    scene.take()
+    opened_again(scene, 1, after=0)
+    assert kept(scene, scene.placement.number) == [False] * 3
+    assert [text.split(":")[0] for text in scene.user if "begin anew" in text] == [
+        f"shard {shard} was lost with {server}" for shard, server in ((1, "server-1"), (2, "server-0"))
+    ]
+
+
+def test_a_table_of_another_size_is_another_table(scene):
+    scene.open(**TABLES)
+    caught_up(scene)
+    scene.says("worker-0", Close(0))
+    opened_again(scene, 1, after=0, sizes=(10, 20, 40))
+    assert kept(scene, scene.placement.number) == [False] * 3
+
+
 # One that takes over ------------------------------------------------------------------------------------
 
 

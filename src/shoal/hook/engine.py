@@ -43,6 +43,11 @@ def is_seed(variable: Any) -> bool:
     return variable.path.endswith("seed_generator_state") and tuple(variable.shape) == (2,)
 
 
+def is_window(variable: Any) -> bool:
+    """Whether a variable only shows some rows of a table that is on servers: nothing that others would have to know."""
+    return getattr(variable, "is_window", False)
+
+
 class StepShape:
     """What one training step gives out, as found when it was traced: the order of its outputs."""
 
@@ -126,11 +131,14 @@ class AbstractEngine(ABC):
         """Goes to where another worker stands, as its `state` told. Diverged if it has another model."""
         variables = self.variables
         kept = [*variables.trainable, *variables.states, *variables.optimizer]
-        mine = [(tuple(v.shape), 0) for v in kept] + [(m.shape, 1) for m in self._metrics]
-        theirs = [(array.shape, int(i >= len(kept))) for i, array in enumerate(arrays[:-1])]
-        if mine != theirs:
+        held = [*(None if is_window(v) else tuple(v.shape) for v in kept), *(m.shape for m in self._metrics)]
+        alike = len(held) == len(arrays) - 1 and all(
+            shape is None or shape == array.shape for shape, array in zip(held, arrays, strict=False)
+        )
+        if not alike:
             raise Diverged("the model of this worker has other variables or metrics than the run's")
-        self.write(kept, arrays[: len(kept)])
+        told = [(v, array) for v, array in zip(kept, arrays, strict=False) if not is_window(v)]
+        self.write([v for v, _ in told], [array for _, array in told])
         self._metrics = [np.array(array) for array in arrays[len(kept) : -1]]
         self.seeds = Seeds.of_rows(arrays[-1])
         self.put_seeds_back()

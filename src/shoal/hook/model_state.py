@@ -11,8 +11,7 @@ import numpy as np
 
 from shoal.collectives.group import Company
 from shoal.errors import Diverged
-from shoal.hook.engine import AbstractEngine
-from shoal.hook.tables import is_window
+from shoal.hook.engine import AbstractEngine, is_window
 
 
 def share_chiefs_state(company: Company, engine: AbstractEngine, what: str, optimizer: bool = True) -> None:

@@ -34,7 +34,7 @@ def install(run: Run) -> None:
     """Makes `keras.Model` train in this run. Once per process."""
     model_class = keras.Model
     if run.servers is not None:
-        sharded_embedding.live_on_servers()
+        sharded_embedding.live_on_servers(run.is_server)
     _replace(model_class, "compile", lambda original: _compile(original))
     _replace(model_class, "fit", lambda original: _fit(run, original))
     _replace(model_class, "evaluate", lambda original: _evaluate(run, original))

@@ -18,7 +18,7 @@ from shoal.errors import Diverged
 from shoal.hook.shard_engine import shard_engine
 from shoal.hook.shard_optimizer import new_optimizer
 from shoal.store.rows import KeptRows, Table
-from shoal.store.tensors import Array, ArrayShape, Shapes
+from shoal.store.tensors import Array, ArrayShape, RowShapes, Shapes
 
 SMALLEST = 64  # rows of a bucket
 LISTED_BYTES = 8 << 20  # of rows, in one answer
@@ -67,9 +67,9 @@ class RowTable:
         return [self._kept.ids, *(column.reshape(-1) for column in self._kept.columns), *self._scalars]
 
     def state_shapes(self, rows: int) -> Shapes:
-        columns = [ArrayShape("float32", rows * self._table.width) for _ in self._kept.columns]
+        ids, column = RowShapes(self._table.rows_of(self._part), self._table.width).pushed(rows)
         scalars = [ArrayShape(spec.dtype, spec.shape[0]) for spec in specs(self._scalars)]
-        return (ArrayShape("int64", rows), *columns, *scalars)
+        return (ids, *(column for _ in self._kept.columns), *scalars)
 
     def load(self, state: Sequence[Array]) -> None:
         count = 1 + len(self._kept.columns)

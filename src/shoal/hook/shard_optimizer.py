@@ -91,7 +91,7 @@ def hold(range: Range, parameter: Parameter, variable: Any) -> Held:
     """A new variable with the value that the model's has now: flat, unless the range is all of it."""
     part = None if range.stop - range.start == parameter.size else slice(range.start, range.stop)
     value = np.array(_part(_value(variable), part))  # a copy: torch would share the model's memory
-    with _scope(variable.path):
+    with scope_of(variable.path):
         own = keras.Variable(value, dtype=parameter.dtype, name=variable.name)
     own.constraint = variable.constraint
     return Held(variable, own, part)
@@ -99,7 +99,7 @@ def hold(range: Range, parameter: Parameter, variable: Any) -> Held:
 
 def make_optimizer(optimizer: Any, held: Sequence[Held]) -> Any:
     """One of the same class and configuration, built on what is held, in the state that the other has now."""
-    own = _same(optimizer)
+    own = another_like(optimizer)
     for theirs, mine in zip(levels(optimizer), levels(own), strict=True):
         _exclude_alike(theirs, mine, held)
     own.build([variable.own for variable in held])
@@ -115,15 +115,15 @@ def new_optimizer(optimizer: Any, path: str, shape: tuple[int, ...]) -> tuple[An
 
     Rows of a table are not decayed: those that nobody uses would have to be, too.
     """
-    own = _same(optimizer)
-    with _scope(path):
+    own = another_like(optimizer)
+    with scope_of(path):
         variable = keras.Variable(np.zeros(shape, np.float32), name=path.rpartition("/")[2])
     own.exclude_from_weight_decay([variable])
     own.build([variable])
     return own, variable
 
 
-def _scope(path: str) -> contextlib.AbstractContextManager[Any]:
+def scope_of(path: str) -> contextlib.AbstractContextManager[Any]:
     """In which a variable gets this path, and on TensorFlow the name at which its patterns look."""
     parents, _, name = path.rpartition("/")[0].rpartition("/")
     return keras.name_scope(name, override_parent=parents) if name else contextlib.nullcontext()
@@ -139,13 +139,13 @@ def _part(value: Array, part: slice | None) -> Array:
     return value if part is None else value.reshape(-1)[part]
 
 
-def _same(optimizer: Any) -> Any:
+def another_like(optimizer: Any) -> Any:
     """A new one, from the configuration."""
     kind = type(optimizer)
     try:
         config = optimizer.get_config()
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            return kind(**config | {"inner_optimizer": _same(optimizer.inner_optimizer)})
+            return kind(**config | {"inner_optimizer": another_like(optimizer.inner_optimizer)})
         if "learning_rate" in config and not isinstance(optimizer._learning_rate, keras.Variable):
             # The schedule itself: one that is the user's own may be unknown to Keras by its name.
             config["learning_rate"] = optimizer._learning_rate

@@ -24,14 +24,15 @@ NOWHERE = LARGEST  # the id that fills up a window
 _MADE_AT_ONCE = 1 << 20  # numbers of a new table
 
 _lives_on_servers = False
+_is_server = False  # this process
 _collected: list[tuple[Any, Any]] | None = None  # while ids are collected: (layer, ids) for each call of a layer
 _enough = 0  # calls after which the rest of the model is of no interest; 0: never
 
 
-def live_on_servers() -> None:
-    """In this process tables are on servers. Once, before any is built."""
-    global _lives_on_servers
-    _lives_on_servers = True
+def live_on_servers(is_server: bool) -> None:
+    """Tables are on servers; is this process one? Once, before any is built."""
+    global _lives_on_servers, _is_server
+    _lives_on_servers, _is_server = True, is_server
 
 
 class _Enough(Exception):
@@ -179,6 +180,8 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
             )
         self.new_rows = NewRows(self.new_rows.fill, self.new_rows.low, self.new_rows.high, int(store["seed"][()]))
         self.loads += 1
+        if self.is_sharded and not _is_server:
+            return  # the servers read them
         if whole:
             rows = np.asarray(store["embeddings"], np.float32)
             self._take_rows(np.arange(self.input_dim), rows)

@@ -14,9 +14,9 @@ import ml_dtypes
 import msgspec
 import numpy as np
 
-from shoal.hook.engine import AbstractEngine, StepShape
+from shoal.hook.engine import AbstractEngine, StepShape, is_window
 from shoal.hook.shard_state import OF_SCALE, OF_SCALED, Added, ShardState, parameters_of
-from shoal.hook.tables import Ids, TableShards, is_window, layers_of
+from shoal.hook.tables import Ids, TableShards, layers_of
 from shoal.store.shards import Needs, Parameter, Shard, cut
 from shoal.store.tensors import AnyShapes, ArrayShape, ShardShapes, Tensors
 from shoal.strategies.schema import Array

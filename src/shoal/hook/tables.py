@@ -35,11 +35,6 @@ def layers_of(model: Any) -> list[Any]:
     return list(dict.fromkeys(found))
 
 
-def is_window(variable: Any) -> bool:
-    """Whether a variable only shows some rows of a table: nothing that others would have to know."""
-    return getattr(variable, "is_window", False)
-
-
 class TableShards:
     """How a model's tables are cut into shards, which come behind those of its other variables."""
 
@@ -201,8 +196,8 @@ class Tables:
     def _opened(self) -> tuple[TableShards, Client]:
         if self._shards is None or self._client is None:
             raise UsageError(
-                f"the rows of {self.layers[0].name} are on servers, which have them from a fit of the model on. Call "
-                "fit first, or run this script without servers."
+                f"the rows of {self.layers[0].name} are on servers, which give them out from a fit of the model on, "
+                "until another model is trained. Call fit first, or run this script without servers."
             )
         return self._shards, self._client
 

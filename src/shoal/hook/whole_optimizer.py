@@ -17,7 +17,7 @@ import numpy as np
 from shoal.checkpoint.pieces import Piece
 from shoal.checkpoint.read import load
 from shoal.errors import CannotDistribute
-from shoal.hook.shard_optimizer import Held, _same, _scope, needs_of
+from shoal.hook.shard_optimizer import Held, another_like, needs_of, scope_of
 from shoal.hook.shard_state import ShardState
 from shoal.store.shards import Needs
 from shoal.strategies.schema import Array
@@ -82,7 +82,7 @@ class WholeOptimizer:
         ]
         if not held or self._like is None:
             return {}
-        own = _same(optimizer)
+        own = another_like(optimizer)
         own.build([one.own for one in held])
         mine = {id(slot) for listed in _lists(own).values() for slot in listed}
         return {
@@ -164,10 +164,10 @@ def _small(optimizer: Any, trainable: Sequence[Any]) -> Any:
     """One like it, built on one element of each variable."""
     small = []
     for variable in trainable:
-        with _scope(variable.path):
+        with scope_of(variable.path):
             shape = (1,) * len(variable.shape)
             small.append(keras.Variable(np.zeros(shape), dtype=variable.dtype, name=variable.name))
-    like = _same(optimizer)
+    like = another_like(optimizer)
     like.build(small)
     return like
 

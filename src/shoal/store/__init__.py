@@ -6,9 +6,15 @@
     update      one update of one worker: from its lease to the last acknowledgement
     leases      which worker computes which batch of the epoch
     staleness   whether a worker may begin its next update
-    messages    what workers and replicas say to each other
+    director    all of that for one run: where every shard is, and who computes what next
+    rows        the rows of large tables: which part holds which, and what they are before their first update
+    look        rows that a worker reads beside training
+    delivery    one update of synchronous training
+    saves       what servers write of a checkpoint
     codec       how gradients travel in another form than they have
-    batches, ledger   the values that they share
+    messages, letters   what workers, replicas and the director say to each other
+    batches, ledger     the values that they share
+    client, server      the shells: threads, links to each other (links, chutes) and tensors
 
 A worker asks for its next update. When the staleness clock and the lease book allow it, it gets a batch and the number
 of the view it was given in. It pulls every shard from its primary, computes, and pushes to every primary. A push is

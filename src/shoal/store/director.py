@@ -71,20 +71,13 @@ class Training(msgspec.Struct):
     kept: int | None = None  # the step of the last checkpoint of this training
 
 
-class Left(msgspec.Struct, frozen=True):
-    """Where the shards of a training were when it was closed."""
-
-    call: int
-    placement: Placement
-
-
 class State(msgspec.Struct):
     """All that a director knows."""
 
     training: Training | None = None
     serving: dict[str, int] = {}  # server -> the call that its script has come to
     closed: int = -1  # the last call that was closed
-    left: Left | None = None  # of that call
+    left: dict[int, Placement] = {}  # where the shards of trainings with tables were when they were closed, by call
     view: int = 0  # the last number given to a view; no training uses one again
 
 
@@ -163,8 +156,8 @@ class Director:
                 return self._open(message)
             case Close(call) if call > state.closed and (training is None or call == training.opened.call):
                 state.training, state.closed = None, call
-                left = training.placement if training is not None else None
-                state.left = Left(call, left) if left is not None else None
+                if training is not None and training.placement is not None and training.opened.tables:
+                    state.left[call] = training.placement
                 observed = _observed(training.clock) if training is not None else []
                 return [*observed, _send(self._servers, Closed(call))]
             case CaughtUp(shard, view, server) if training is not None and training.placement is not None:
@@ -250,10 +243,11 @@ class Director:
         for worker in training.workers:
             training.clock.join(worker)
         self._state.view += 1
-        number, opened, left = self._state.view, training.opened, self._state.left
-        if left is not None and left.call == opened.after and left.placement.sizes == opened.sizes:
-            placement = left.placement.resumed(number, servers, opened.tables)
-            lost = [setback for setback in setbacks(left.placement, placement) if setback.shard in opened.tables]
+        number, opened = self._state.view, training.opened
+        left = self._state.left.pop(opened.after, None) if opened.after is not None else None
+        if left is not None and left.sizes == opened.sizes:
+            placement = left.resumed(number, servers, opened.tables)
+            lost = [setback for setback in setbacks(left, placement) if setback.shard in opened.tables]
         else:
             placement, lost = Placement.first(number, servers, min(opened.replicas, len(servers)), opened.sizes), []
         training.placement = msgspec.structs.replace(placement, replicas=opened.replicas)
