@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 import psutil
 from click.testing import CliRunner
 
 from shoal import cli
+from shoal.launch.environment import of_worker
+
+from .warm import Running, Warm
 
 BACKENDS = ("jax", "tensorflow", "torch")
 SCRIPTS = Path(__file__).parent.parent / "scripts"
@@ -23,12 +27,33 @@ PATIENCE = 120.0  # seconds for something to happen in a run that goes on
 LIMIT = 280.0  # seconds for one training; only a broken one takes so long
 
 
+class WarmProcesses:
+    """For each backend those from which trainings come, once they are needed. See warm.py."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], Warm] = {}
+
+    def get(self, kind: Literal["plain", "shoal"], backend: str) -> Warm:
+        if (kind, backend) not in self._found:
+            environ = of_worker({**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}, backend, 1, True, 0)
+            self._found[kind, backend] = Warm(kind, backend, environ)
+        return self._found[kind, backend]
+
+    def descendants(self) -> list[psutil.Process]:
+        return [process for warm in self._found.values() for process in warm.descendants()]
+
+    def close(self) -> None:
+        for warm in self._found.values():
+            warm.close()
+
+
 class Trainings:
     """A folder for trainings, a cache of compiled programs that they share with others, and what they leave."""
 
-    def __init__(self, folder: Path, cache: Path) -> None:
+    def __init__(self, folder: Path, cache: Path, warm: WarmProcesses) -> None:
         self.folder = folder
         self.cache = cache
+        self._warm = warm
         runtime = folder / "r"
         runtime.mkdir(mode=0o700)
         self.environ = {
@@ -46,35 +71,60 @@ class Trainings:
         environ |= dict.fromkeys(("NPROC", "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1")
         environ |= {"JAX_COMPILATION_CACHE_DIR": str(self.cache / "plain")}
         environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-        return self._run([sys.executable, SCRIPTS / script, *arguments], environ)
+        return self._run(self._warm.get("plain", backend), [SCRIPTS / script, *arguments], environ)
 
     def shoal(
         self, backend: str, options: str, script: str | Path, *arguments: object
     ) -> subprocess.CompletedProcess[str]:
         """`shoal run options script`."""
-        command = [sys.executable, "-m", "shoal", "run", "--backend", backend, *options.split()]
-        return self._run([*command, SCRIPTS / script, *arguments], {})
+        command = ["-m", "shoal", "run", "--backend", backend, *options.split(), SCRIPTS / script, *arguments]
+        return self._run(self._warm.get("shoal", backend), command, {})
+
+    def start(self, words: Sequence[object], stdout: IO[Any], stderr: IO[Any]) -> Running:
+        """`shoal run …`, with a backend among its words."""
+        backend = str(words[words.index("--backend") + 1])
+        words = ["-m", "shoal", *map(str, words)]
+        return self._warm.get("shoal", backend).start(words, self.environ, self.folder, stdout, stderr)
 
     def leftovers(self) -> list[psutil.Process]:
         """Processes of these trainings that still live."""
-        found = []
+        found = self._warm.descendants()
         for process in psutil.process_iter():
             try:
-                if process.environ().get("SHOAL_TEST") == str(self.folder) and process.status() != "zombie":
+                if process.environ().get("SHOAL_TEST") == str(self.folder) and process not in found:
                     found.append(process)
             except psutil.Error:
                 continue
-        return found
+        return [process for process in found if _lives(process)]
 
-    def _run(self, command: list[Any], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        words = [str(word) for word in command]
-        try:
-            return subprocess.run(
-                words, env=self.environ | environ, cwd=self.folder, capture_output=True, text=True, timeout=LIMIT
-            )
-        finally:
-            for process in self.leftovers():
-                process.kill()
+    def kill_everything(self) -> None:
+        """All at once: nobody may see another die."""
+        everyone = self.leftovers()
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for process in everyone:
+                os.kill(process.pid, number)
+        for process in everyone:
+            process.wait(30)
+
+    def _run(self, warm: Warm, words: Sequence[object], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        command = list(map(str, words))
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            process = warm.start(command, self.environ | environ, self.folder, out, err)
+            try:
+                code = process.wait(LIMIT)
+            finally:
+                for left in self.leftovers():
+                    left.kill()
+            out.seek(0)
+            err.seek(0)
+            return subprocess.CompletedProcess(command, code, out.read(), err.read())
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 class Going:
@@ -90,8 +140,13 @@ class Going:
             self.environ = trainings.environ | {"XDG_RUNTIME_DIR": str(runtime)}
         fd, log = tempfile.mkstemp(dir=trainings.folder, suffix=".log")
         self._log = Path(log)
-        self.process = subprocess.Popen(self._command(words), env=self.environ, stdout=fd, stderr=fd, cwd=self._folder)
-        os.close(fd)
+        self.process: Running | subprocess.Popen[bytes]
+        with os.fdopen(fd, "wb") as out:
+            if host or "--backend" not in words:
+                command = self._command(words)
+                self.process = subprocess.Popen(command, env=self.environ, stdout=out, stderr=out, cwd=self._folder)
+            else:
+                self.process = trainings.start(words, out, out)
 
     def said(self) -> str:
         return self._log.read_text(errors="replace")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,23 +19,11 @@ EVERY = "--checkpoint-every 5steps"
 
 def power_cut(trainings: Trainings, out: Path, folder: Path) -> None:
     """Train on three workers, with checkpoints, and kill every process at once in mid-epoch."""
-    words = f"-n 3 --pieces 4 --threads 1 --backend torch --checkpoint {folder} {EVERY}".split()
-    command = [sys.executable, "-m", "shoal", "run", *words, str(SCRIPTS / "resumed.py"), str(out), str(HALT)]
-    with subprocess.Popen(
-        command, env=trainings.environ, cwd=trainings.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    ) as run:
-        deadline = time.monotonic() + 120
-        while not out.with_suffix(".halted").exists() or len(list(folder.glob("step-*"))) < 3:
-            assert time.monotonic() < deadline, "it never came to where it is killed"
-            assert run.poll() is None, run.stderr.read() if run.stderr else ""
-            time.sleep(0.05)
-        everyone = trainings.leftovers()
-        for process in everyone:
-            os.kill(process.pid, signal.SIGSTOP)  # nobody may see another die
-        for process in everyone:
-            os.kill(process.pid, signal.SIGKILL)
-    for process in everyone:
-        process.wait(30)
+    words = f"run -n 3 --pieces 4 --threads 1 --backend torch --checkpoint {folder} {EVERY}".split()
+    with Going(trainings, [*words, SCRIPTS / "resumed.py", out, HALT]) as run:
+        halted = out.with_suffix(".halted")
+        run.until("it comes to where it is killed", lambda: halted.exists() and len(list(folder.glob("step-*"))) >= 3)
+        trainings.kill_everything()
 
 
 def train(trainings: Trainings, backend: str, options: str, out: Path) -> dict[str, Any]:

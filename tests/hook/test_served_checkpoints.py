@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -33,26 +29,10 @@ def power_cut(trainings: Trainings, name: str, options: str, least: int, *argume
     """Train until a worker halts and the checkpoint of this step, or a later one, is there; then kill every process."""
     folder, saved = trainings.folder / name, trainings.folder / f"{name}-saved"
     folder.mkdir()
-    words = f"--backend torch --threads 1 --checkpoint {saved} {options}".split()
-    command = [sys.executable, "-m", "shoal", "run", *words, SCRIPTS / "served.py", folder, *arguments]
-    with subprocess.Popen(
-        [str(word) for word in command],
-        env=trainings.environ,
-        cwd=trainings.folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    ) as run:
-        deadline = time.monotonic() + 120
-        while not list(folder.glob("halted-*")) or newest(saved) < least:
-            assert time.monotonic() < deadline, "it never came to where it is killed"
-            assert run.poll() is None, run.stderr.read() if run.stderr else ""
-            time.sleep(0.05)
-        everyone = trainings.leftovers()
-        for number in (signal.SIGSTOP, signal.SIGKILL):  # nobody may see another die
-            for process in everyone:
-                os.kill(process.pid, number)
-    for process in everyone:
-        process.wait(30)
+    words = f"run --backend torch --threads 1 --checkpoint {saved} {options}".split()
+    with Going(trainings, [*words, SCRIPTS / "served.py", folder, *arguments]) as run:
+        run.until("it comes to where it is killed", lambda: list(folder.glob("halted-*")) and newest(saved) >= least)
+        trainings.kill_everything()
     return saved
 
 

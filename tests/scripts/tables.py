@@ -19,7 +19,7 @@ import numpy as np
 import shoal
 from shoal.layers import ShardedEmbedding
 
-SAMPLES, ROWS = 1024, 40_000
+SAMPLES, ROWS = 600, 40_000
 
 options = argparse.ArgumentParser()
 options.add_argument("folder", type=Path)

@@ -1,0 +1,262 @@
+"""Processes that have imported keras and its backend, and fork: trainings that start from there need not import them.
+
+    tests ──the command──▶ warm process ──fork──▶ `python script …`, or the launcher ──fork──▶ its nursery
+    tests ◀──────────its id, then its exit code, through a pipe of its own──────────┘
+
+Importing is most of what a short training costs. All else is as it always is: each training has processes of its own,
+with their own environment, folder, streams and signals. A run that wants other threads than these processes have, or
+another backend, gets a nursery that is started anew, as every run outside of the tests does.
+
+    python -P warm.py DESCRIPTOR plain|shoal ROOM
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+import psutil
+
+MOST = 1 << 17  # bytes of a command with its environment
+ROOM = "-" * 200  # in the command line, for what a worker's says
+READ_AT_IMPORT = ("KERAS_BACKEND", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+SUBREAPER = 36  # linux/prctl.h
+
+_imported_with = {name: os.environ.get(name) for name in READ_AT_IMPORT}
+
+
+class Running:
+    """A process that was forked for the tests, with as much of a Popen as they use."""
+
+    def __init__(self, status: int) -> None:
+        self._status = status
+        self.returncode: int | None = None
+        self.pid = self._read()
+
+    def poll(self) -> int | None:
+        return self.wait(0.0) if self.returncode is not None or self._told(0.0) else None
+
+    def wait(self, timeout: float) -> int:
+        if self.returncode is None:
+            if not self._told(timeout):
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+            self.returncode = self._read()
+            os.close(self._status)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _told(self, seconds: float) -> bool:
+        return bool(select.select([self._status], [], [], seconds)[0])
+
+    def _read(self) -> int:
+        found = os.read(self._status, 8)
+        assert found, "the warm process is gone"
+        return int.from_bytes(found, "little", signed=True)
+
+
+class Warm:
+    """One warm process. `kind` is `shoal`, or `plain`: then it knows nothing of Shoal."""
+
+    def __init__(self, kind: str, backend: str, environ: Mapping[str, str]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", __file__, str(theirs.fileno()), kind, ROOM],
+                env={**environ, "KERAS_BACKEND": backend},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+
+    def start(
+        self, words: Sequence[str], environ: Mapping[str, str], folder: Path, stdout: IO[Any], stderr: IO[Any]
+    ) -> Running:
+        """`python words…`."""
+        reader, writer = os.pipe()
+        with open(os.devnull, "rb") as nothing:
+            fds = [nothing.fileno(), stdout.fileno(), stderr.fileno(), writer]
+            message = json.dumps([list(words), dict(environ), str(folder)]).encode()
+            assert len(message) < MOST
+            socket.send_fds(self._socket, [message], fds)
+        os.close(writer)
+        return Running(reader)
+
+    def descendants(self) -> list[psutil.Process]:
+        """Also those whose parents have died."""
+        return psutil.Process(self._process.pid).children(recursive=True)
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait(30)
+
+
+# The warm process ---------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    commands, kind = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
+    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    if kind == "plain":
+        import keras  # noqa: F401
+    else:
+        _import_all()
+    gc.collect()
+    gc.freeze()
+    woken, wake = os.pipe()
+    for end in (woken, wake):
+        os.set_blocking(end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    running: dict[int, int] = {}  # process -> the pipe for its exit code
+    while True:
+        ready, _, _ = select.select([commands, woken], [], [])
+        if commands in ready:
+            message, fds, _, _ = socket.recv_fds(commands, MOST, 4)
+            if not message:
+                return
+            words, environ, folder = json.loads(message)
+            pid = os.fork()
+            if pid == 0:
+                _begin(words, environ, folder, fds[:3])
+            os.write(fds[3], _number(pid))
+            running[pid] = fds[3]
+            for fd in fds[:3]:
+                os.close(fd)
+        if woken in ready:
+            os.read(woken, 1 << 16)
+            _reap(running)
+
+
+def _import_all() -> None:
+    from shoal import cli, session  # noqa: F401
+    from shoal.cli import run  # noqa: F401
+    from shoal.hook.preload import preload
+
+    preload()
+
+
+def _reap(running: dict[int, int]) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            pid, status = ended
+            if pid in running:
+                os.write(running[pid], _number(os.waitstatus_to_exitcode(status)))
+                os.close(running.pop(pid))
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(8, "little", signed=True)
+
+
+def _begin(words: list[str], environ: dict[str, str], folder: str, standard: Sequence[int]) -> NoReturn:
+    """As `python words…` in this folder would, but for the imports."""
+    _be_like_new(environ, standard, keep=())
+    os.chdir(folder)
+    _end_with(lambda: _python(words))
+
+
+def _python(words: list[str]) -> None:
+    if words[:2] == ["-m", "shoal"]:
+        import shoal.launch.local
+        import shoal.launch.nursery
+        from shoal import cli
+
+        shoal.launch.nursery.Process = _process  # type: ignore[assignment, misc]
+        sys.argv = ["shoal", *words[2:]]
+        cli.main(prog_name="shoal")
+    else:
+        sys.argv = list(words)
+        sys.path.insert(0, str(Path(words[0]).parent))
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def _process(module: str, arguments: list[str], environment: Mapping[str, str], **streams: Any) -> Any:
+    """In the launcher: a nursery that has everything already; if it were another, one that is started anew."""
+    from shoal.launch import nursery
+    from shoal.launch.processes import Child, Process
+
+    if any(environment.get(name) != value for name, value in _imported_with.items()):
+        return Process(module, arguments, environment, **streams)
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        standard = (0, streams["stdout"].fileno(), streams["stderr"].fileno())
+        _be_like_new(environment, standard, streams["pass_fds"])
+        sys.argv = [module, *arguments]
+        _end_with(nursery.main)
+    return Child(pid)
+
+
+def _be_like_new(environ: Mapping[str, str], standard: Sequence[int], keep: Sequence[int]) -> None:
+    """What `exec` would have changed: signals, descriptors, the environment."""
+    gc.freeze()  # what the parent held stays: its descriptors' numbers may be others' by now
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for place, fd in enumerate(standard):
+        os.dup2(fd, place)
+    for fd in [int(name) for name in os.listdir("/proc/self/fd")]:
+        if fd > 2 and fd not in keep:
+            with contextlib.suppress(OSError):  # the one that listed them
+                os.close(fd)
+    os.environ.clear()
+    os.environ.update(environ)
+    if "jax" in sys.modules:
+        jax: Any = sys.modules["jax"]
+        for name, kind in (
+            ("jax_compilation_cache_dir", str),
+            ("jax_persistent_cache_min_compile_time_secs", float),
+        ):
+            if name.upper() in environ:
+                jax.config.update(name, kind(environ[name.upper()]))
+
+
+def _end_with(act: Any) -> NoReturn:
+    """Do it, and end as an interpreter does."""
+    code = 0
+    try:
+        act()
+    except SystemExit as exit:
+        code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
+        if isinstance(exit.code, str):
+            print(exit.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
