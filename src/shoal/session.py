@@ -117,6 +117,11 @@ class Session:
             self._company = Company(self._me, self.seat, self._form, patience, lasting, shm, self.say)
         return self._company
 
+    @property
+    def takes_part(self) -> bool:
+        """Whether this is a worker that does what all others do; one that came late does, once it was let in."""
+        return not self.is_server and not self.company.is_late
+
     # Parameter servers ----------------------------------------------------------------------------------
 
     @property

@@ -536,6 +536,14 @@ def test_a_silent_member_is_cut_off_so_that_it_can_do_no_more_harm():
     assert reports(scene.happen(Exited("worker-1", -9))) == []  # as it was told to
 
 
+def test_an_error_that_all_workers_come_to_ends_the_run_as_soon_as_one_says_it():
+    """The others may be torn out of what they found it in, when the first leaves, and would go on without it."""
+    scene = Scene(workers=3, least=1)
+    scene.say(1, msgspec.structs.replace(raised("the data differs"), of_all=True))
+    assert not scene.end.ok
+    assert scene.end.reason == "worker-1 raised ValueError: the data differs at step 3 (computing)"
+
+
 def test_an_error_of_one_who_has_left_is_not_told():
     scene = Scene(workers=2, least=1)
     assert reports(scene.say(1, Leave())) == ["worker-1 has left the run"]

@@ -112,12 +112,23 @@ class Trainings:
             process = warm.start(command, self.environ | environ, self.folder, out, err)
             try:
                 code = process.wait(LIMIT)
+            except BaseException:
+                print(f"after {LIMIT:.0f} s, or the test's limit:\n{_status(self.environ)}\n{_all(out)}\n{_all(err)}")
+                raise
             finally:
                 for left in self.leftovers():
                     left.kill()
-            out.seek(0)
-            err.seek(0)
-            return subprocess.CompletedProcess(command, code, out.read(), err.read())
+            return subprocess.CompletedProcess(command, code, _all(out), _all(err))
+
+
+def _status(environ: dict[str, str], *options: str) -> str:
+    """Without a process of its own, which would take a core where it is asked often."""
+    return CliRunner().invoke(cli.main, ["status", *options], env=environ).stdout
+
+
+def _all(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -185,10 +196,7 @@ class Going:
             self.process.wait(30)
 
     def _status(self) -> str:
-        """Asked often: on this host without a process for each question, which would take a core."""
-        if self._prefix:
-            return self.ask("status", "--json").stdout
-        return CliRunner().invoke(cli.main, ["status", "--json"], env=self.environ).stdout
+        return self.ask("status", "--json").stdout if self._prefix else _status(self.environ, "--json")
 
     def _command(self, words: Sequence[object]) -> list[str]:
         return [*self._prefix, sys.executable, "-m", "shoal", *map(str, words)]
@@ -198,6 +206,11 @@ def told(folder: Path) -> list[Any]:
     """What the workers of a training wrote, by rank."""
     files = sorted(folder.glob("*.json"), key=lambda path: int(path.stem))
     return [json.loads(path.read_text()) for path in files]
+
+
+def newest(saved: Path) -> int:
+    """The step of the last checkpoint in a folder; 0 if there is none."""
+    return max((int(path.name.removeprefix("step-")) for path in saved.glob("step-*")), default=0)
 
 
 def succeeded(result: subprocess.CompletedProcess[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .runs import SCRIPTS, Going, Trainings, succeeded, told
+from .runs import SCRIPTS, Going, Trainings, newest, succeeded, told
 from .test_parameter_servers import EVERY_SAMPLE_ONCE, Killer
 
 STEPS = 13  # in an epoch
@@ -34,10 +34,6 @@ def power_cut(trainings: Trainings, name: str, options: str, least: int, *argume
         run.until("it comes to where it is killed", lambda: list(folder.glob("halted-*")) and newest(saved) >= least)
         trainings.kill_everything()
     return saved
-
-
-def newest(saved: Path) -> int:
-    return max((int(path.name.removeprefix("step-")) for path in saved.glob("step-*")), default=0)
 
 
 @pytest.mark.timeout(400)

@@ -14,15 +14,16 @@ import pytest
 from shoal.hook.sharded_embedding import ShardedEmbedding  # Keras must know it to load a model that has one
 
 from .killing import Killer
-from .runs import SCRIPTS, Going, Trainings, succeeded, told
+from .runs import SCRIPTS, Going, Trainings, newest, succeeded, told
 
 SERVED = "--strategy ps --servers 2 --staleness 1 --threads 1"
 
 
 def plain(trainings: Trainings, backend: str, optimizer: str) -> Path:
     folder = trainings.folder / f"plain-{backend}"
-    folder.mkdir(exist_ok=True)
-    succeeded(trainings.plain(backend, "tables.py", folder, optimizer))
+    if not folder.exists():
+        folder.mkdir()
+        succeeded(trainings.plain(backend, "tables.py", folder, optimizer))
     return folder
 
 
@@ -89,6 +90,26 @@ def test_a_killed_server_changes_nothing_and_the_saved_model_is_an_ordinary_one(
         rows, others = (np.asarray(model.get_layer(name).embeddings) for model in (ours, theirs))
         np.testing.assert_allclose(rows, others, atol=1e-5)
         assert rows.shape == others.shape  # all of them, also those that no batch has used
+
+
+@pytest.mark.timeout(300)
+def test_a_training_with_tables_goes_on_from_a_checkpoint_with_other_servers(trainings: Trainings) -> None:
+    """Cut off somewhere, most often in the second epoch of the first fit."""
+    folder, saved = trainings.folder / "cut", trainings.folder / "saved"
+    folder.mkdir()
+    script = [SCRIPTS / "tables.py", folder, "adagrad"]
+    options = f"run --backend torch -n 1 {SERVED} --checkpoint {saved} --checkpoint-every 4steps".split()
+    with Going(trainings, [*options, *script, "--pause", 0.05]) as run:
+        run.until("it has come far enough", lambda: newest(saved) > 13)
+        trainings.kill_everything()
+    exported = trainings.folder / "exported.keras"
+    result = run.ask("checkpoint", "export", saved / f"step-{newest(saved):09}", exported)
+    assert result.returncode == 0, result.stderr
+    rows = np.asarray(keras.saving.load_model(exported, compile=False).get_layer("table").embeddings)
+    assert rows.shape == (40_000, 8)
+    options = f"-n 1 --strategy ps --servers 3 --staleness 1 --threads 1 --checkpoint {saved} --resume auto"
+    succeeded(trainings.shoal("torch", options, *script))
+    is_the_same(folder, plain(trainings, "torch", "adagrad"))
 
 
 @pytest.mark.timeout(200)

@@ -187,8 +187,11 @@ class Seat:
             raise UsageError(f"a post holds {POST_LIMIT} bytes at most; {name!r} has {len(value)}")
         self._send(Post(name, value))
 
-    def fail(self, error: BaseException, traceback: str) -> None:
-        """Say that the script ended with this error. Returns when it is said (or nobody listens)."""
+    def fail(self, error: BaseException, traceback: str, of_all: bool = False) -> None:
+        """Say that the script ended with this error. Returns when it is said (or nobody listens).
+
+        `of_all`: the workers have found it together, so the run is over.
+        """
         occupation = self._occupation
         self._send(
             Failed(
@@ -199,6 +202,7 @@ class Seat:
                 traceback=traceback[-TEXT_LIMIT:],
                 blames=_blamed(error),
                 code=exit_code(error),
+                of_all=of_all,
             ),
             flush=True,
         )

@@ -494,6 +494,8 @@ class Membership:
                 return {id: trouble}
             if initial and isinstance(trouble, Died) and trouble.code >= 0:
                 return {id: trouble}  # it could not even start
+            if isinstance(trouble, Raised) and trouble.failed.of_all:
+                return {id: trouble}
             again = {other: it for other, it in troubles.items() if other == id or same_fault(trouble, it)}
             if len(again) > 1:
                 return again

@@ -63,6 +63,7 @@ class Failed(Message, frozen=True):
     traceback: str
     blames: tuple[str, ...] = ()  # members whose absence caused it: the error is a consequence
     code: int = 1  # the exit code the script asked for, or 1
+    of_all: bool = False  # every worker comes to it, some perhaps too late to say so
 
 
 class Done(Message, frozen=True):

@@ -367,4 +367,4 @@ def _refuse_unless_possible(run: Run, prepared: Prepared, arguments: FitArgument
         )
     refuse_unless_served(run, optimizer, arguments.callbacks)
     if tables_of(prepared.model):
-        refuse_unless_row_wise(run, optimizer)
+        refuse_unless_row_wise(optimizer)

@@ -123,25 +123,25 @@ class AbstractEngine(ABC):
 
         Look at the arrays now or copy them.
         """
-        variables = self.variables
-        kept = (*variables.trainable, *variables.states, *variables.optimizer)
-        return [*(self.read(v) for v in kept), *self._metrics, self.seeds.rows()]
+        return [*(self.read(v) for v in self._told()), *self._metrics, self.seeds.rows()]
 
     def set_state(self, arrays: Sequence[Array]) -> None:
         """Goes to where another worker stands, as its `state` told. Diverged if it has another model."""
-        variables = self.variables
-        kept = [*variables.trainable, *variables.states, *variables.optimizer]
-        held = [*(None if is_window(v) else tuple(v.shape) for v in kept), *(m.shape for m in self._metrics)]
-        alike = len(held) == len(arrays) - 1 and all(
-            shape is None or shape == array.shape for shape, array in zip(held, arrays, strict=False)
-        )
-        if not alike:
+        told = self._told()
+        mine = [(tuple(v.shape), 0) for v in told] + [(m.shape, 1) for m in self._metrics]
+        theirs = [(array.shape, int(i >= len(told))) for i, array in enumerate(arrays[:-1])]
+        if mine != theirs:
             raise Diverged("the model of this worker has other variables or metrics than the run's")
-        told = [(v, array) for v, array in zip(kept, arrays, strict=False) if not is_window(v)]
-        self.write([v for v, _ in told], [array for _, array in told])
-        self._metrics = [np.array(array) for array in arrays[len(kept) : -1]]
+        self.write(told, arrays[: len(told)])
+        self._metrics = [np.array(array) for array in arrays[len(told) : -1]]
         self.seeds = Seeds.of_rows(arrays[-1])
         self.put_seeds_back()
+
+    def _told(self) -> list[Any]:
+        """The variables that workers tell each other."""
+        variables = self.variables
+        every = (*variables.trainable, *variables.states, *variables.optimizer)
+        return [variable for variable in every if not is_window(variable)]
 
     def fits(self, model: Any) -> bool:
         """Whether the model still is what this engine was made for."""

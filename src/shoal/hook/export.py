@@ -10,7 +10,9 @@ import keras
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.hook import saved_rows
 from shoal.hook.engine import Variables
+from shoal.hook.sharded_embedding import ShardedEmbedding
 
 Array = np.ndarray[Any, Any]
 
@@ -26,7 +28,8 @@ def export(header: Any, arrays: Mapping[str, Array], out: Path) -> None:
         raise UsageError(f"can't export to {out}: Keras wants a name that ends in .keras")
     model = _model(header.get("model") if isinstance(header, dict) else None)
     variables = Variables(model)
-    _assign("trainable", variables.trainable, arrays)
+    tables = _fill_tables(model, arrays)
+    _assign("trainable", [v if id(v) not in tables else None for v in variables.trainable], arrays)
     _assign("state", variables.states, arrays)
     model.save(out)
 
@@ -47,20 +50,33 @@ def _model(config: Any) -> Any:
     return model
 
 
+def _fill_tables(model: Any, arrays: Mapping[str, Array]) -> set[int]:
+    """Gives tables that were on servers their rows. Returns the ids of their variables."""
+    found = saved_rows.tables_in(arrays)
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, ShardedEmbedding)] if found else []
+    shapes = [(layer.input_dim, layer.output_dim) for layer in layers]
+    if shapes != [(found[number].rows, found[number].width) for number in sorted(found)]:
+        raise UsageError(f"the checkpoint has rows of other tables than the model built from it. {RESUME}")
+    for number, layer in enumerate(layers):
+        layer.take_rows(*saved_rows.rows_of(arrays, number))
+    return {id(layer.embeddings) for layer in layers}
+
+
 def _assign(kind: str, variables: Sequence[Any], arrays: Mapping[str, Array]) -> None:
-    """By index, not by path: automatic names count up with every model that a script makes."""
+    """By index, not by path: automatic names count up with every model that a script makes. None: has its value."""
     found: dict[int, tuple[str, Array]] = {}
     for name, array in arrays.items():
         first, _, rest = name.partition("/")
         number = rest.partition("/")[0]
         if first == kind and number.isdecimal():
             found[int(number)] = (name, array)
-    if found.keys() != set(range(len(variables))):
+    wanted = {index: variable for index, variable in enumerate(variables) if variable is not None}
+    if found.keys() != wanted.keys():
         raise UsageError(
             f"the checkpoint has {len(found)} tensors of the kind {kind!r}, the model built from it has "
-            f"{len(variables)}. {RESUME}"
+            f"{len(wanted)}. {RESUME}"
         )
-    for index, variable in enumerate(variables):
+    for index, variable in wanted.items():
         name, array = found[index]
         if tuple(variable.shape) != array.shape:
             raise UsageError(

@@ -14,9 +14,11 @@ from shoal.checkpoint.read import describe, load
 from shoal.checkpoint.resumed import to_bytes
 from shoal.collectives.group import AbstractGroup, Company, Result
 from shoal.errors import Diverged, UsageError
+from shoal.hook import saved_rows
 from shoal.hook.calls import encode_plain
-from shoal.hook.engine import AbstractEngine
+from shoal.hook.engine import AbstractEngine, is_window
 from shoal.hook.position import Position
+from shoal.hook.tables import layers_of
 from shoal.hook.whole_optimizer import Named, WholeOptimizer
 from shoal.strategies.schema import Array
 
@@ -64,7 +66,12 @@ def _read(path: Path, expected: Expected) -> Result:
     if wrong:
         return Result([wrong.encode(), b"", b""], [])
     own = len(engine.variables.optimizer)  # with servers, a worker's has next to nothing
-    found = load(path, lambda name: _place(name)[0] != "optimizer" or _place(name)[1] < own).arrays
+
+    def is_mine(name: str) -> bool:
+        kind, index = _place(name)
+        return kind != saved_rows.KIND and (kind != "optimizer" or index < own)
+
+    found = load(path, is_mine).arrays
     kinds = _by_kind(found)
     state = [
         *_in_order(kinds.get("trainable", {})),
@@ -111,22 +118,28 @@ def _alike(here: Sequence[Named], there: Sequence[Named]) -> bool:
 
 
 def _of_model(expected: Expected) -> Listed:
-    variables = expected.engine.variables
+    engine, variables = expected.engine, expected.engine.variables
+    trainable = [variable for variable in variables.trainable if not is_window(variable)]
     listed: Listed = {
-        "trainable": _named(variables.trainable),
-        "state": _named(variables.states),
+        "trainable": _named(trainable),
+        "state": _named([variable for variable in variables.states if not is_window(variable)]),
         "metric": _named(variables.metrics),
+        saved_rows.KIND: [(layer.name, (layer.input_dim, layer.output_dim)) for layer in layers_of(engine.model)],
     }
     if not expected.served:
         return listed | {"optimizer": _named(variables.optimizer)}
-    optimizer = WholeOptimizer(expected.engine.model.optimizer, variables.trainable).variables()
+    optimizer = WholeOptimizer(engine.model.optimizer, trainable).variables()
     return listed if optimizer is None else listed | {"optimizer": optimizer}
 
 
 def _of_checkpoint(manifest: Manifest) -> Listed:
     kinds: dict[str, dict[int, Named]] = {}
+    for index, table in saved_rows.tables_in(manifest.shapes).items():
+        kinds.setdefault(saved_rows.KIND, {})[index] = (table.table, (table.rows, table.width))
     for name, shape in manifest.shapes.items():
         kind, index = _place(name)
+        if kind == saved_rows.KIND:
+            continue
         kinds.setdefault(kind, {})[index] = (name.partition("/")[2].partition("/")[2], shape)
     return {kind: [found[index] for index in sorted(found)] for kind, found in kinds.items()}
 

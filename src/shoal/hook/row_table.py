@@ -8,13 +8,13 @@ update is element-wise works row by row: a row, its momenta and its accumulators
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shoal.collectives.arrays import specs
-from shoal.errors import Diverged
+from shoal.errors import CannotDistribute, Diverged
 from shoal.hook.shard_engine import shard_engine
 from shoal.hook.shard_optimizer import new_optimizer
 from shoal.store.rows import KeptRows, Table
@@ -22,6 +22,14 @@ from shoal.store.tensors import Array, ArrayShape, RowShapes, Shapes
 
 SMALLEST = 64  # rows of a bucket
 LISTED_BYTES = 8 << 20  # of rows, in one answer
+
+
+class Saved(NamedTuple):
+    """A part of a table in a checkpoint."""
+
+    ids: Array
+    columns: list[Array]  # the rows, then each array of the optimizer
+    scalars: list[Array]
 
 
 class RowTable:
@@ -34,12 +42,12 @@ class RowTable:
         self._table = table
         self._part = part
         self._make = (path, optimizer, jit)
+        self._given = given
         self._buckets: dict[int, _Bucket] = {}
         smallest = self._bucket(0)
         self._kept = KeptRows(table, part, smallest.initial())
         self._scalars = smallest.scalars()
-        if given is not None:
-            self._begin_with(*given)
+        self.restore: Callable[[], bool] = lambda: False  # begins from the last checkpoint, if there is one
 
     @property
     def rows(self) -> int:
@@ -61,7 +69,14 @@ class RowTable:
         raise AssertionError("a table is not trained with averages of its rows")
 
     def set_weights(self, weights: Sequence[Array]) -> None:
-        raise AssertionError("no worker has the rows of a table")
+        """No worker has rows: they are those of the last checkpoint, of a file that was loaded, or new."""
+        self._kept = KeptRows(self._table, self._part, self._bucket(0).initial())
+        self._scalars = self._bucket(0).scalars()
+        if not self.restore() and self._given is not None:
+            ids, rows = self._given
+            mine = np.flatnonzero(ids % self._table.parts == self._part)
+            places = self._kept.places(ids[mine])
+            self._kept.scatter(places, [rows[mine], *self._kept.gather(places)[1:]])
 
     def state(self) -> list[Array]:
         return [self._kept.ids, *(column.reshape(-1) for column in self._kept.columns), *self._scalars]
@@ -87,10 +102,23 @@ class RowTable:
         stop = start + max(1, LISTED_BYTES // self._table.row_bytes)
         return [self._kept.ids[start:stop], self._kept.columns[0][start:stop].reshape(-1)]
 
-    def _begin_with(self, ids: Array, rows: Array) -> None:
-        mine = np.flatnonzero(ids % self._table.parts == self._part)
-        places = self._kept.places(ids[mine])
-        self._kept.scatter(places, [rows[mine], *self._kept.gather(places)[1:]])
+    def saved(self) -> Saved:
+        """For a checkpoint, where it lies."""
+        return Saved(self._kept.ids, self._kept.columns, self._scalars)
+
+    def begin_from(self, parts: Sequence[Saved]) -> None:
+        """With what a checkpoint has of this table: this part, or all parts of which each has some of its rows."""
+        shapes = [scalar.shape for scalar in self._scalars]
+        for saved in parts:
+            others = [scalar.shape for scalar in saved.scalars]
+            if len(saved.columns) != len(self._kept.columns) or others != shapes:
+                raise CannotDistribute(f"the checkpoint's rows of {self._table.name} are of another optimizer")
+            mine = np.flatnonzero(saved.ids % self._table.parts == self._part)
+            ids = saved.ids[mine]
+            self._check(ids)
+            self._kept.scatter(self._kept.places(ids), [column[mine] for column in saved.columns])
+        mine_now = zip(self._scalars, parts[0].scalars, strict=True)
+        self._scalars = [saved.astype(scalar.dtype) for scalar, saved in mine_now]
 
     def _check(self, ids: Array) -> None:
         table = self._table

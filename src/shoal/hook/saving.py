@@ -27,7 +27,7 @@ from shoal.checkpoint.schedule import parse
 from shoal.checkpoint.writer import Writer, Written
 from shoal.collectives.group import Company, Result
 from shoal.config import Saving
-from shoal.hook.engine import AbstractEngine
+from shoal.hook.engine import AbstractEngine, is_window
 from shoal.hook.served_saving import ServersParts
 from shoal.hook.whole_optimizer import counters
 from shoal.store.client import Rest
@@ -224,14 +224,16 @@ class Saver:
     def _named(self, arrays: Sequence[Array]) -> dict[str, Array]:
         """A fit's arrays, as `Training.give` orders them, by name."""
         variables = self._engine.variables
+        kinds = {
+            "trainable": variables.trainable,
+            "state": [variable for variable in variables.states if not is_window(variable)],
+            "optimizer": variables.optimizer,
+        }
         names = [
             f"{kind}/{i}/{variable.path}"
-            for kind, listed in (
-                ("trainable", variables.trainable),
-                ("state", variables.states),
-                ("optimizer", variables.optimizer),
-            )
+            for kind, listed in kinds.items()
             for i, variable in enumerate(listed)
+            if not is_window(variable)  # a table's place among the trainable stays free: servers write its rows
         ]
         names += [f"metric/{i}/{variable.path}" for i, variable in enumerate(variables.metrics)]
         names.append("seeds")

@@ -19,8 +19,6 @@ from shoal.checkpoint.resumed import look_into
 from shoal.checkpoint.writer import Writer, Written
 from shoal.config import Saving
 from shoal.errors import BadCheckpoint, UsageError
-from shoal.hook.shard_state import ShardState
-from shoal.hook.whole_optimizer import WholeOptimizer, read_into, to_write
 from shoal.store.client import Client, Rest
 from shoal.store.saves import Gathering
 from shoal.store.tensors import Tensors
@@ -68,13 +66,9 @@ class ServersParts:
 class ShardScribe:
     """A server's hand in the checkpoints of a fit."""
 
-    def __init__(
-        self, whole: WholeOptimizer, state_of: Callable[[Tensors], ShardState], others: Callable[[], dict[str, Array]]
-    ) -> None:
-        """`others`: what belongs to no shard, and is written with the first."""
-        self._whole = whole
-        self._others = others
-        self._state_of = state_of
+    def __init__(self, arrays_of: Callable[[int, Tensors], dict[str, Array]]) -> None:
+        """`arrays_of`: what is to be written of a shard, where it lies, by name."""
+        self._arrays_of = arrays_of
         self._writer = Writer()
 
     def copy(self, shards: Mapping[int, Tensors], place: int, what: bytes) -> str:
@@ -86,9 +80,7 @@ class ShardScribe:
             return "it still writes the checkpoint before"
         arrays: dict[str, Array] = {}
         for number, tensors in shards.items():
-            arrays |= to_write(self._whole, self._state_of(tensors), is_first=number == 0)
-        if 0 in shards:
-            arrays |= self._others()
+            arrays |= self._arrays_of(number, tensors)
         try:
             self._writer.begin(Draft(Path(draft.folder), draft.run, draft.step, draft.view), place, arrays)
         except UsageError as error:
@@ -107,16 +99,17 @@ class ShardScribe:
         self._writer.close()
 
 
-def restore(whole: WholeOptimizer, state: ShardState, saving: Saving | None, call: int, resumed: Path | None) -> None:
-    """Gives a shard's optimizer the state of the last checkpoint of this fit, if there is one: of this run, or of the
-    one that it goes on from.
+def restore(read: Callable[[Path], None], saving: Saving | None, call: int, resumed: Path | None) -> bool:
+    """Has a shard read what the last checkpoint of this fit has for it: of this run, or of the one that it goes on
+    from. Whether there is one.
     """
     for path in checkpoints(Path(saving.folder)) if saving is not None else []:
         try:
             if saving is not None and describe(path).run == saving.run and look_into(path).call == call:
-                read_into(whole, state, path)
-                return
+                read(path)
+                return True
         except BadCheckpoint:
             continue  # the one before may be whole
     if resumed is not None:
-        read_into(whole, state, resumed)
+        read(resumed)
+    return resumed is not None

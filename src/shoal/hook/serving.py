@@ -6,14 +6,17 @@ import contextlib
 import weakref
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from shoal.checkpoint.read import describe
 from shoal.checkpoint.resumed import to_bytes
 from shoal.config import Servers
+from shoal.hook import saved_rows, whole_optimizer
+from shoal.hook.engine import is_window
 from shoal.hook.position import Position
+from shoal.hook.row_table import RowTable
 from shoal.hook.run import Run
 from shoal.hook.served_saving import ShardScribe, restore
 from shoal.hook.shard_state import ShardState, ShardTensors
@@ -24,7 +27,7 @@ from shoal.store.batches import Tally
 from shoal.store.ledger import Ledger
 from shoal.store.server import Server
 from shoal.store.shards import Shard
-from shoal.store.tensors import AnyShapes, Tensors
+from shoal.store.tensors import AnyShapes, Array, Tensors
 
 
 class _Kept(NamedTuple):
@@ -49,28 +52,43 @@ def serve(run: Run, prepared: Prepared, servers: Servers, scales: bool, call: in
     resumed = run.calls.resumes(call)
     begins_with = resumed or _saved.pop(optimizer, None)
     saves = run.saving is not None or begins_with is not None
-    whole = WholeOptimizer(optimizer, prepared.engine.variables.trainable) if saves else None
+    dense = [variable for variable in prepared.engine.variables.trainable if not is_window(variable)]
+    whole = WholeOptimizer(optimizer, dense) if saves else None
+    back = partial(restore, saving=run.saving, call=call, resumed=begins_with)
 
     def holding(number: int, state: ShardState) -> ShardTensors:
-        back = partial(restore, whole, state, run.saving, call, begins_with) if whole is not None else None
-        return ShardTensors(state, partial(layout.epoch_of, number), back)
+        read = partial(back, partial(whole_optimizer.read_into, whole, state)) if whole is not None else None
+        return ShardTensors(state, partial(layout.epoch_of, number), read)
+
+    def of_table(number: int, table: RowTable) -> RowTable:
+        table.restore = partial(back, partial(saved_rows.read_into, *layout.tables.place(number), table))
+        return table
 
     def make(number: int) -> Tensors:
         if number in layout.tables.numbers:
-            return layout.make_table(number)
+            return of_table(number, layout.make_table(number))
         return holding(number, layout.make(number, scales))
+
+    def arrays_of(number: int, tensors: Tensors) -> dict[str, Array]:
+        if isinstance(tensors, RowTable):
+            return saved_rows.to_write(*layout.tables.place(number), tensors)
+        assert whole is not None
+        assert isinstance(tensors, ShardTensors)
+        others = whole.never_updated(optimizer, layout.variables) if number == 0 else {}
+        return others | whole_optimizer.to_write(whole, tensors.shard, is_first=number == 0)
 
     before = _before(optimizer, layout)
     if before is not None:
         before.tensors = {
-            number: holding(number, tensors.shard) if isinstance(tensors, ShardTensors) else tensors
+            number: holding(number, tensors.shard)
+            if isinstance(tensors, ShardTensors)
+            else of_table(number, cast(RowTable, tensors))
             for number, tensors in before.tensors.items()
         }
     with contextlib.ExitStack() as stack:
         scribe = None
         if whole is not None:
-            others = partial(whole.never_updated, optimizer, layout.variables)
-            scribe = stack.enter_context(contextlib.closing(ShardScribe(whole, _state_of, others)))
+            scribe = stack.enter_context(contextlib.closing(ShardScribe(arrays_of)))
         server = run.server(call, layout.shapes, make, scales, scribe, _ledger(resumed), before)
         stack.enter_context(contextlib.closing(server))
         server.serve(run.say)
@@ -93,8 +111,3 @@ def _ledger(resumed: Path | None) -> Ledger:
     position = to_bytes(describe(resumed).header["position"])
     at, _ = msgspec.msgpack.decode(position, type=tuple[Position, int])
     return Ledger(at.epoch, Tally(at.step))
-
-
-def _state_of(tensors: Tensors) -> ShardState:
-    assert isinstance(tensors, ShardTensors)
-    return tensors.shard

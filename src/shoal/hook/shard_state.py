@@ -279,7 +279,7 @@ class ShardTensors:
     rows = 0
 
     def __init__(
-        self, state: ShardState, epoch_of: Callable[[Sequence[Array]], int], restore: Callable[[], None] | None
+        self, state: ShardState, epoch_of: Callable[[Sequence[Array]], int], restore: Callable[[], object] | None
     ) -> None:
         """`epoch_of`: that the sums beside weights are of. `restore` gives the optimizer the state of the last
         checkpoint, if there is one.

@@ -184,11 +184,12 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
             return  # the servers read them
         if whole:
             rows = np.asarray(store["embeddings"], np.float32)
-            self._take_rows(np.arange(self.input_dim), rows)
+            self.take_rows(np.arange(self.input_dim), rows)
         else:
-            self._take_rows(np.asarray(store["ids"], np.int64), np.asarray(store["rows"], np.float32))
+            self.take_rows(np.asarray(store["ids"], np.int64), np.asarray(store["rows"], np.float32))
 
-    def _take_rows(self, ids: Array, rows: Array) -> None:
+    def take_rows(self, ids: Array, rows: Array) -> None:
+        """These rows, from a file, in the place of all others."""
         if ids.size and not (ids.min() >= 0 and ids.max() < self.input_dim):
             raise ValueError(f"{self.name}: the file has rows with ids that are not below {self.input_dim:,}")
         if self.is_sharded:

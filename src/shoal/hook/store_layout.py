@@ -15,10 +15,11 @@ import msgspec
 import numpy as np
 
 from shoal.hook.engine import AbstractEngine, StepShape, is_window
+from shoal.hook.row_table import RowTable
 from shoal.hook.shard_state import OF_SCALE, OF_SCALED, Added, ShardState, parameters_of
 from shoal.hook.tables import Ids, TableShards, layers_of
 from shoal.store.shards import Needs, Parameter, Shard, cut
-from shoal.store.tensors import AnyShapes, ArrayShape, ShardShapes, Tensors
+from shoal.store.tensors import AnyShapes, ArrayShape, ShardShapes
 from shoal.strategies.schema import Array
 
 SHARD_BYTES = 1 << 20  # a smaller shard is not worth its messages
@@ -84,7 +85,7 @@ class StoreLayout:
         added, shard = self._added if first else (), self.shards[number]
         return ShardState(shard, self._parameters, self.variables, self._optimizer, added, first, scales, jit_compile)
 
-    def make_table(self, number: int) -> Tensors:
+    def make_table(self, number: int) -> RowTable:
         """A part of a table, for a server."""
         return self.tables.make(number, self._optimizer, self._engine.model.jit_compile)
 

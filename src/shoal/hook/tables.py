@@ -62,6 +62,11 @@ class TableShards:
     def of_table(self, table: int) -> list[int]:
         return [self._shards[table, part] for part in range(self.tables[table].parts)]
 
+    def place(self, shard: int) -> tuple[int, Table, int]:
+        """Which table it is of, and which part of that."""
+        table, part = self._held[shard]
+        return table, self.tables[table], part
+
     def make(self, shard: int, optimizer: Any, jit_compile: bool | None) -> RowTable:
         """For a server."""
         table, part = self._held[shard]
@@ -291,10 +296,8 @@ def leave_last(run: Run) -> None:
         last.client.close()
 
 
-def refuse_unless_row_wise(run: Run, optimizer: Any) -> None:
-    """Raises for optimizers that can't update some rows of a table alone, and for checkpoints."""
-    if run.saving is not None or run.calls.is_resumed:
-        raise CannotDistribute("--checkpoint and --resume do not work with a ShardedEmbedding on servers yet")
+def refuse_unless_row_wise(optimizer: Any) -> None:
+    """Raises for optimizers that can't update some rows of a table alone."""
     kind = type(optimizer).__name__
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise CannotDistribute(

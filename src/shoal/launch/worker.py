@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO, cast
 
 from shoal.cluster.member import exit_code
 from shoal.config import RunConfig
-from shoal.errors import CutOff, RunEnded
+from shoal.errors import CutOff, Diverged, RunEnded, UsageError
 from shoal.launch import canary
 from shoal.launch.cores import settle_on
 from shoal.launch.report import CHIEF
@@ -121,7 +121,9 @@ def _run_script(config: RunConfig, run: Session) -> int:
         own = _below_the_launcher(error.__traceback__)
         text = "".join(traceback.format_exception(type(error), error, own))
         print(text, end="", file=sys.stderr)
-        _seat(run).fail(error, text)
+        # Who disagrees, and what can't be distributed, is found by all workers alike. One that is torn out of that
+        # when the first has left would otherwise go on alone.
+        _seat(run).fail(error, text, of_all=isinstance(error, Diverged | UsageError) and run.takes_part)
         return 1
     return 0
 

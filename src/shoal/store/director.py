@@ -392,12 +392,13 @@ def _observed(clock: StalenessClock) -> list[Wish]:
 
 def _setback(setback: Setback, is_table: bool, kept: int | None) -> str:
     who = " and ".join(setback.lost) or "the last server"
-    state = "without its optimizer's state" if kept is None else f"with its optimizer's state of step {kept}, from disk"
-    rest = (
-        "its rows of a table begin anew"
-        if is_table
-        else f"it goes on from the newest weights that a worker has, {state}"
-    )
+    if is_table:
+        rest = "its rows of a table " + ("begin anew" if kept is None else f"are those of step {kept}, from disk")
+    else:
+        state = "without its optimizer's state"
+        if kept is not None:
+            state = f"with its optimizer's state of step {kept}, from disk"
+        rest = f"it goes on from the newest weights that a worker has, {state}"
     return f"shard {setback.shard} was lost with {who}: {rest}. With --replicas 2 nothing would have been lost"
 
 

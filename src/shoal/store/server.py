@@ -220,7 +220,7 @@ class Server:
             case Digest(point):
                 self._perform(replica, replica.digested(point, self._of(replica.shard).digest()))
             case GoBack() if isinstance(self._shapes[replica.shard], RowShapes):
-                self.tensors.pop(replica.shard, None)  # no worker has its rows: they begin anew
+                self._of(replica.shard).set_weights(())  # no worker has its rows
                 self._perform(replica, replica.restored(0, self._ledger))
             case GoBack():
                 self._lacking[replica.shard] = _Lack(replica.shard, replica.view)
