@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shoal.store.batches import Batch
 from shoal.store.letters import FROM_DIRECTOR, Placed
-from shoal.store.messages import Supply
+from shoal.store.messages import Lacking, Pull, Pulled, Supply
 from shoal.store.placement import Placement, ShardView
 from shoal.store.server import Server
 from shoal.store.tensors import Array, ArrayShape, ShardShapes
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
+from shoal.wire.messages import Message
 
 SHAPES = [ShardShapes((ArrayShape("float32", 5),), (ArrayShape("float32", 5),))] * 3
 
@@ -28,6 +30,9 @@ class Values:
     def set_weights(self, weights: Sequence[Array]) -> None:
         self.values = np.array(weights[0])
 
+    def weights(self, asked: Sequence[Array]) -> Sequence[Array]:
+        return [self.values]
+
 
 class Alone:
     """The server, its seat, and the shards that it has made."""
@@ -35,6 +40,8 @@ class Alone:
     def __init__(self, me: str, listener: Listener, key: RunKey) -> None:
         self.made: dict[int, Values] = {}
         self.server = Server(me, 0, self, listener, key, SHAPES, self._make)
+        self.posted: list[tuple[str, Message]] = []
+        self.server._links.post = lambda peer, message, *_, **__: self.posted.append((peer, message))
 
     def place(self, views: Sequence[ShardView]) -> None:
         placement = Placement(views[0].number, ("server-0", "server-1", "server-2"), 2, (20, 20, 20), tuple(views))
@@ -75,3 +82,13 @@ def test_the_second_of_two_workers_that_supply_a_lost_shard_is_not_heeded(alone)
     for value in (1.0, 2.0):  # the first took long, and so another was asked
         alone.server._hear("worker-0", Supply(0, 1, 4), [np.full(5, value, np.float32)])
     assert (alone.made[0].values == 1.0).all()
+
+
+def test_a_worker_that_heard_of_the_view_before_the_server_is_asked_for_what_it_has(alone):
+    """Both hear of it from the coordinator, and whose thread comes first is chance."""
+    alone.server._hear("worker-0", Pull(0, 1, Batch(0, 0)), [])
+    alone.place([ShardView(1, shard, "server-2", (), (), 1) for shard in range(len(SHAPES))])
+    alone.server._ask_lacking()
+    assert alone.posted == [("worker-0", Lacking(0, 1))]
+    alone.server._hear("worker-0", Supply(0, 1, 0), [np.ones(5, np.float32)])
+    assert [type(message) for _, message in alone.posted[1:]] == [Pulled]

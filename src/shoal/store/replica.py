@@ -208,6 +208,11 @@ class Replica:
         self._queue.clear()
         self._held.clear()
 
+    def take_held(self) -> list[tuple[str, ShardMessage, object]]:
+        """What was said before this server knew the view, for a shell that has to find the shard's state first."""
+        held, self._held = self._held, []
+        return held
+
     def restored(self, version: int, ledger: Ledger) -> list[Decision]:
         """The state was read from a checkpoint at this version."""
         self.point, self.ledger = Point(self._view.origin, version), ledger
@@ -427,8 +432,7 @@ class Replica:
         return []
 
     def _hear_held(self) -> list[Decision]:
-        held, self._held = self._held, []
-        return [decision for said in held for decision in self.handle(*said)]
+        return [decision for said in self.take_held() for decision in self.handle(*said)]
 
     def _tell(self, to: str | None, message: ShardMessage) -> Tell:
         assert to is not None  # there are others only where there is a primary

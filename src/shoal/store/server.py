@@ -100,8 +100,7 @@ class Server:
                         for replica in self._replicas:
                             self._perform(replica, replica.reconnected(peer))
             self._read_letters()
-            for lack in self._lacking.values():
-                self._ask_another(lack)
+            self._ask_lacking()
             self._desk.look(self._lacking)
             if self.applied != before:
                 say("serving", self.applied)
@@ -176,6 +175,10 @@ class Server:
 
     # A shard that nobody has ------------------------------------------------------------------------
 
+    def _ask_lacking(self) -> None:
+        for lack in self._lacking.values():
+            self._ask_another(lack)
+
     def _ask_another(self, lack: _Lack) -> None:
         """Who waits for the shard may have older weights of it. If one does not answer for long, the next is asked."""
         now = time.monotonic()
@@ -223,7 +226,9 @@ class Server:
                 self._of(replica.shard).set_weights(())  # no worker has its rows
                 self._perform(replica, replica.restored(0, self._ledger))
             case GoBack():
-                self._lacking[replica.shard] = _Lack(replica.shard, replica.view)
+                lack = self._lacking[replica.shard] = _Lack(replica.shard, replica.view)
+                for peer, message, beside in replica.take_held():  # it is they who may have the shard
+                    lack.waiting.append((peer, message, beside if isinstance(beside, list) else []))
             case Drop():
                 self.tensors.pop(replica.shard, None)
 
