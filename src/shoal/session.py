@@ -135,7 +135,9 @@ class Session:
     def client(self, call: int, shapes: Sequence[AnyShapes], initial: Weights | None, ahead: int) -> Client:
         assert self.seat is not None
         assert self._key is not None
-        return Client(self._me, call, self.seat, self._key, shapes, initial, ahead)
+        assert self._config is not None
+        patience = self._config.deadlines.stall
+        return Client(self._me, call, self.seat, self._key, shapes, initial, ahead, patience=patience)
 
     def server(
         self,

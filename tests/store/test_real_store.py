@@ -16,7 +16,7 @@ import pytest
 from cluster.served import Run
 from shoal.clock import Deadline
 from shoal.config import Servers
-from shoal.errors import RunEnded
+from shoal.errors import PeerTimeout, RunEnded
 from shoal.store.batches import Batch
 from shoal.store.client import Client, EpochEnd, LookUp, Work
 from shoal.store.codec import AbstractCodec
@@ -355,3 +355,30 @@ def test_an_update_that_is_delivered_again_is_encoded_once(start):
     assert not store.errors
     assert codec.encoded == 2 * len(DENSE)
     assert all((weights == 7 + 2 * 2049).all() for weights in pulled)
+
+
+def test_a_server_that_leaves_questions_unanswered_is_named(start):
+    store = start(1, 1, 1)
+    told: list[str] = []
+    wedged = threading.Event()
+
+    def work() -> None:
+        seat = store.run.join(0)
+        client = Client("worker-0", 0, seat, store.run.key, SHAPES, store.initial(), 1, patience=0.3)
+        client.open(Open(0, SIZES, 0, BATCHES, None, 1, 1, tables=(3, 4)))
+        todo = client.next()
+        assert isinstance(todo, LookUp)
+        store.servers["server-0"]._hear = lambda *_: wedged.wait(10.0)
+        client.look_up(todo.batch, rows_of(todo.batch))
+        try:
+            client.next()
+        except PeerTimeout as error:
+            told.append(str(error))
+        wedged.set()
+        client.finish()
+        client.close()
+        seat.done()
+
+    store._start(work)
+    store.wait()
+    assert "no answer of server-0 for" in told[0]

@@ -8,6 +8,7 @@ arrive while the first is computed: that is what a staleness of one buys.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections import Counter, deque
@@ -19,6 +20,7 @@ import msgspec
 import numpy as np
 
 from shoal.cluster.member import Seat
+from shoal.errors import PeerTimeout
 from shoal.store.batches import AVERAGES, END, REST, Batch
 from shoal.store.codec import AbstractCodec, Encoder
 from shoal.store.delivery import Delivery
@@ -114,10 +116,12 @@ class Client:
         initial: Weights | None,
         ahead: int,
         codec: AbstractCodec | None = None,
+        patience: float = math.inf,
     ) -> None:
         """`initial`: for a server that has nothing to begin with; None if this worker has come late, and does not know.
 
-        `ahead`: updates that go on at a time; 0 in synchronous training.
+        `ahead`: updates that go on at a time; 0 in synchronous training. `patience`: seconds for which servers that are
+        there may leave a question unanswered.
         """
         self._tables = tuple(shard for shard, kind in enumerate(shapes) if isinstance(kind, RowShapes))
         self._me = me
@@ -146,6 +150,8 @@ class Client:
         self._questions = itertools.count()
         self._gathering: Gathering | None = None  # of a checkpoint
         self.observed: Counter[int] = Counter()  # staleness -> how many updates of this worker had it
+        self._patience = patience
+        self._heard = time.monotonic()  # something of a server, or of a new view
         self._letters: deque[bytes] = deque()
         self._todo: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()  # guards what follows
@@ -169,6 +175,8 @@ class Client:
                     raise self._over
                 if self._ready:
                     return self._ready.popleft()
+            if self._slots:
+                self._refuse_to_wait_longer(since)
             if time.monotonic() - since > _LOOK_AGAIN:
                 waits(self._missing())
 
@@ -255,10 +263,29 @@ class Client:
         return self.pull(epoch, self.view, AVERAGES)
 
     def _await(self, is_so: Callable[[], bool]) -> None:
+        since = time.monotonic()
         with self._changed:
-            self._changed.wait_for(lambda: is_so() or self._over is not None)
+            while not self._changed.wait_for(lambda: is_so() or self._over is not None, _LOOK_AGAIN):
+                self._refuse_to_wait_longer(since)
             if not is_so() and self._over is not None:
                 raise self._over
+
+    def _refuse_to_wait_longer(self, since: float) -> None:
+        """Raises if servers that are there have been silent for too long."""
+        silent = time.monotonic() - max(since, self._heard)
+        servers = self._primaries()
+        if servers is not None and silent > self._patience:
+            raise PeerTimeout(
+                servers,
+                f"no answer of {' or '.join(servers)} for {silent:.0f} s, although they are in the run. `shoal status` "
+                "shows what they are doing. If an update takes them so long, start the run with a larger --timeout.",
+            )
+
+    def _primaries(self) -> tuple[str, ...] | None:
+        """Of whom answers come; None if that is not known, or a shard has no server."""
+        views = self._placement.views if self._placement is not None else ()
+        found = sorted({view.primary for view in views if view.primary is not None})
+        return tuple(found) if views and all(view.primary is not None for view in views) else None
 
     def open(self, opened: Open) -> None:
         """For the chief: the training begins."""
@@ -361,11 +388,12 @@ class Client:
             return "the servers to come"
         if not self._here:
             return "being let in"
-        if any(view.primary is None for view in placement.views):
+        primaries = self._primaries()
+        if primaries is None:
             return "a server to take the place of the lost ones"
         if not self._slots:
             return "its turn, so that no update is too stale, or for the end of the epoch"
-        return "answers of " + ", ".join(sorted({view.primary for view in placement.views if view.primary}))
+        return f"answers of {', '.join(primaries)}"
 
     # The seat's thread ------------------------------------------------------------------------------
 
@@ -387,6 +415,7 @@ class Client:
                 for event in self._links.wait(_LOOK_AGAIN):
                     match event:
                         case Heard(peer, message, arrays) if isinstance(message, ShardMessage):
+                            self._heard = time.monotonic()
                             self._hear(peer, message, arrays)
                         case Linked(peer):
                             for slot in list(self._slots.values()):
@@ -434,7 +463,7 @@ class Client:
                     self._begin(Batch(epoch, REST), None, self._placement.number)
 
     def _take(self, placement: Placement, here: bool, addresses: dict[str, str]) -> None:
-        self._placement = placement
+        self._placement, self._heard = placement, time.monotonic()
         primaries = {view.primary for view in placement.views if view.primary is not None}
         self._links.dial({id: addresses[id] for id in sorted(primaries) if id in addresses})
         if not here:
