@@ -32,12 +32,14 @@ bench: $(READY)
 chaos: $(READY)
 	$(BIN)/python bench/chaos.py --minutes 6 --events 16
 
-# torch is pinned: its newest wheels bring gigabytes of CUDA that a machine without a GPU does not need.
+# torch is pinned: its newest wheels bring gigabytes of CUDA that a machine without a GPU does not need. Bytecode is
+# made by all cores together, where pip would use one; some packages bring files that no Python 3 can compile.
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet --editable ".[jax,tensorflow,torch,dev]"
+	$(BIN)/python -m pip install --quiet --no-compile torch==2.13.0
+	$(BIN)/python -m pip install --quiet --no-compile --editable ".[jax,tensorflow,torch,dev]"
+	-@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
 	touch $(READY)
 
 clean:
