@@ -1,5 +1,6 @@
-"""Seeds everything, trains, and only then uses TensorFlow and scikit-learn; prints whether they, and JAX, were there
-before, what TensorFlow draws, and what Keras's wrapper for scikit-learn is.
+"""Seeds everything, trains, saves the model, and only then uses TensorFlow and scikit-learn.
+
+Prints whether they, and JAX, were there before, what TensorFlow draws, and what Keras's wrapper for scikit-learn is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ x, y = models.images()
 model.fit(x, y, verbose=0)
 model.evaluate(x, y, verbose=0)
 model.predict(x, verbose=0)
+model.save("saved.keras")
 before = [name for name in ("tensorflow", "sklearn", "jax") if name in sys.modules]
 
 if shoal.is_chief():

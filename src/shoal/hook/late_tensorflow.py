@@ -1,7 +1,10 @@
-"""`keras.utils.set_random_seed` without TensorFlow, where that is not the backend.
+"""Keras without TensorFlow, where that is not the backend and the script has not imported it.
 
-Keras seeds TensorFlow too wherever it is installed, and imports it for that, which takes as long as the rest of a
-worker's start. Here it is seeded when the script imports it, if it does: nothing random happens in it before.
+Wherever TensorFlow is installed Keras imports it, which takes as long as the rest of a worker's start:
+
+    to seed it       here it is seeded when the script imports it, if it does: nothing random happens in it before
+    to save a model  or to note in a checkpoint how it is built: something in it might be TensorFlow's. Not if nobody
+                     has imported that.
 """
 
 from __future__ import annotations
@@ -23,6 +26,32 @@ def install() -> None:
         return  # another Keras, which does it otherwise
     if not hasattr(lazy, "_available"):
         return  # the same
+    _seed_late(lazy)
+    _serialize_without(lazy)
+
+
+def _serialize_without(lazy: Any) -> None:
+    from keras.src.saving import serialization_lib
+
+    if getattr(serialization_lib, "tf", None) is lazy:
+        serialization_lib.tf = _IfImported(lazy)
+
+
+class _IfImported:
+    """Stands for TensorFlow where objects are looked at that might be its own."""
+
+    def __init__(self, lazy: Any) -> None:
+        self._lazy = lazy
+
+    @property
+    def available(self) -> bool:
+        return "tensorflow" in sys.modules and bool(self._lazy.available)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lazy, name)
+
+
+def _seed_late(lazy: Any) -> None:
     seeds: list[int] = []  # that TensorFlow has not heard of
 
     def seed_tensorflow() -> None:

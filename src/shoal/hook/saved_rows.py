@@ -66,8 +66,9 @@ def to_write(number: int, table: Table, part: int, held: RowTable) -> dict[str, 
 def read_into(number: int, table: Table, part: int, held: RowTable, path: Path) -> None:
     """Gives a part of a table the rows that a checkpoint has for it. By number: automatic names may differ."""
     places = sorted({place for name in describe(path).shapes if (place := place_of(name)) and place.number == number})
-    if not places or any((place.rows, place.width) != (table.rows, table.width) for place in places):
-        there = f"has {places[0].rows:,} rows of {places[0].width}" if places else "is not there"
+    first = places[0]._replace(rows=table.rows, width=table.width) if places else None
+    if first is None or places != [first._replace(part=part) for part in range(first.parts)]:
+        there = f"has {places[0].rows:,} rows of {places[0].width}, or lacks some" if places else "is not there"
         raise CannotDistribute(
             f"can't take the rows of {table.name} ({table.rows:,} of {table.width}) from {path}: the table {there}. "
             "Resume with the script, and the arguments, that it comes from."
