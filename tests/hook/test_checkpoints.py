@@ -19,7 +19,7 @@ EVERY = "--checkpoint-every 5steps"
 
 def power_cut(trainings: Trainings, out: Path, folder: Path) -> None:
     """Train on three workers, with checkpoints, and kill every process at once in mid-epoch."""
-    words = f"run -n 3 --pieces 4 --threads 1 --backend torch --checkpoint {folder} {EVERY}".split()
+    words = f"run -n 3 --pieces 4 --threads 1 --backend jax --checkpoint {folder} {EVERY}".split()
     with Going(trainings, [*words, SCRIPTS / "resumed.py", out, HALT]) as run:
         halted = out.with_suffix(".halted")
         run.until("it comes to where it is killed", lambda: halted.exists() and len(list(folder.glob("step-*"))) >= 3)
@@ -36,7 +36,7 @@ def train(trainings: Trainings, backend: str, options: str, out: Path) -> dict[s
 def test_a_training_that_was_cut_off_goes_on_in_mid_epoch_on_any_number_of_workers_and_any_backend(
     trainings: Trainings,
 ) -> None:
-    undisturbed = train(trainings, "torch", "-n 2", trainings.folder / "undisturbed.json")
+    undisturbed = train(trainings, "jax", "-n 2", trainings.folder / "undisturbed.json")
     cut = trainings.folder / "cut"
     power_cut(trainings, trainings.folder / "cut.json", cut)
     newest = max(cut.glob("step-*"))
@@ -46,12 +46,12 @@ def test_a_training_that_was_cut_off_goes_on_in_mid_epoch_on_any_number_of_worke
         shutil.copytree(cut, folder)
         out = trainings.folder / f"on-{workers}.json"
         options = f"-n {workers} --pieces 4 --threads 1 --checkpoint {folder} {EVERY} --resume auto"
-        result = trainings.shoal("torch", options, "resumed.py", out)
+        result = trainings.shoal("jax", options, "resumed.py", out)
         succeeded(result)
         assert f"{newest.name} is passed over" in result.stderr
         assert json.loads(out.read_text()) == undisturbed
     before = sorted(cut.glob("step-*"))[-2]
-    for backend in ("jax", "tensorflow"):
+    for backend in ("torch", "tensorflow"):
         found = train(trainings, backend, f"-n 2 --resume {before}", trainings.folder / f"on-{backend}.json")
         assert found["first"] == undisturbed["first"]
         assert found["tested"] == undisturbed["tested"]

@@ -177,7 +177,10 @@ def test_status_tells_who_trains_and_how_fast(world: World):
         runs = status(world)
         return runs[0]["members"] if runs else []  # type: ignore[return-value]
 
-    eventually(lambda: any(member["samples_per_second"] for member in members()), "samples are counted")
+    def counted() -> bool:
+        return [bool(member["samples_per_second"]) for member in members()] == [False, True, True]
+
+    eventually(counted, "the samples of both workers are counted")
     (facts,) = status(world)
     assert (facts["pieces"], facts["view"], facts["strategy"], facts["backend"]) == (4, 1, "allreduce", "jax")
     assert [(m["role"], m["id"], m["step"]) for m in members()] == [
