@@ -6,8 +6,13 @@ import os
 import re
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
+
+from shoal.cluster.messages import End
+from shoal.launch.local import _Launcher
+from shoal.launch.worker import ENDED
 
 from .launched import World, eventually, status
 
@@ -180,3 +185,11 @@ def test_a_crash_after_the_script_has_finished_is_no_success(world: World):
     run = world.run("import atexit\nif me.rank == 1: atexit.register(os._exit, 5)", "-n", 2)
     assert run.wait() == 1
     assert "worker-1 finished its script, but its process then exited with code 5" in run.err
+
+
+def test_one_that_was_started_when_the_run_was_all_but_over_is_no_failure():
+    """The coordinator ended the run before it had heard of it, and refused it."""
+    codes = {"worker-0": 0, "worker-4": ENDED}
+    members = {id: SimpleNamespace(look=lambda code=code: code) for id, code in codes.items()}
+    end = End(True, 0, "every worker finished its script")
+    assert _Launcher._with_late_deaths(SimpleNamespace(_lost=set(), _members=members), end) == end

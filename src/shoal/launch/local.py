@@ -360,7 +360,9 @@ class _Launcher:
         """A worker that crashed after its script had finished is no success. Servers have nothing to finish."""
         others = self._lost.union(end.culprits)  # who did not finish
         workers = {id: member for id, member in self._members.items() if role_of(id) == "worker"}
-        crashed = {id: code for id, worker in workers.items() if id not in others and (code := worker.look())}
+        codes = {id: worker.look() for id, worker in workers.items() if id not in others}
+        # ENDED: one that was started so late that the coordinator, which names who did not finish, had not heard of it.
+        crashed = {id: code for id, code in codes.items() if code is not None and code not in (0, ENDED)}
         if not end.ok or not crashed:
             return end
         id, code = next(iter(crashed.items()))
