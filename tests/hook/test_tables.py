@@ -55,7 +55,7 @@ def test_two_workers_train_one_table_and_see_the_same(trainings: Trainings) -> N
     succeeded(trainings.shoal("torch", options, "tables.py", folder, "adagrad"))
     first, second = told(folder)
     assert first == second
-    losses = [loss for fit in (0, 1, 3) for loss in first["history"][fit]["loss"]]  # the other model's was 2
+    losses = [loss for fit in (0, 1, 3) for loss in first["history"][fit]["loss"]]  # the other model's is 2
     assert losses == sorted(losses, reverse=True)  # each fit goes on where the one before ended
 
 

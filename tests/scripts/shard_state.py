@@ -430,6 +430,23 @@ ROW_WISE = {
 }
 
 
+def beginnings() -> list[float]:
+    """What a part of a table begins with: what its file has by then, and what a checkpoint has, if there is one."""
+    files = [None, (np.array([1]), np.full((1, 4), 5.0, np.float32)), (np.array([1]), np.full((1, 4), 6.0, np.float32))]
+    made = Table("t", 60, 4)
+    table = RowTable(made, 0, "t/e", optimizers.Adagrad(), None, lambda: files[0])
+    kept = RowTable(made, 0, "t/e", optimizers.Adagrad(), None)
+    kept.apply(0, [np.array([1]), np.full(4, -1.0, np.float32)], 7.0, 1.0)
+    found = []
+    for _ in range(3):
+        table.set_weights(())
+        found.append(float(table.weights([np.array([1])])[0][0]))
+        files.append(files.pop(0))
+    table.restore = lambda: table.begin_from([kept.saved()]) is None
+    table.set_weights(())
+    return [*found, float(table.weights([np.array([1])])[0][0] - kept.weights([np.array([1])])[0][0])]
+
+
 def in_order(table: RowTable) -> list[Any]:
     """All that a checkpoint would have of it, by id."""
     saved = table.saved()
@@ -447,7 +464,7 @@ def row_wise() -> dict[str, Any]:
         optimizer, drawn = make(), np.random.default_rng(1)
         trained = [layer.embeddings, keras.Variable(np.zeros(2, np.float32))]
         optimizer.build(trained)
-        first, second = (RowTable(Table("t", 60, 4, layer.new_rows), 0, "t/e", make(), None, None) for _ in range(2))
+        first, second = (RowTable(Table("t", 60, 4, layer.new_rows), 0, "t/e", make(), None) for _ in range(2))
         used = set()
         for turn in range(12):
             ids = drawn.choice(50, 4 + 10 * (turn % 2), replace=False)
@@ -461,11 +478,13 @@ def row_wise() -> dict[str, Any]:
                 second.load([np.array(array) for array in first.state()])
             elif turn > 5:
                 second.apply(0, [ids, gradients.reshape(-1)], None, 1.0)
-        thirds = [RowTable(Table("t", 60, 4, layer.new_rows, 3), part, "t/e", make(), None, None) for part in range(3)]
+        thirds = [RowTable(Table("t", 60, 4, layer.new_rows, 3), part, "t/e", make(), None) for part in range(3)]
         for third in thirds:
             third.begin_from([first.saved()])
-        again = RowTable(Table("t", 60, 4, layer.new_rows), 0, "t/e", make(), None, None)
+        again = RowTable(Table("t", 60, 4, layer.new_rows), 0, "t/e", make(), None)
         again.begin_from([third.saved() for third in thirds])
+        other = RowTable(Table("t", 60, 4, layer.new_rows), 0, "t/e", optimizers.SGD(), None)
+        other.go_on_from(first)
         whole = np.asarray(keras.ops.convert_to_numpy(layer.embeddings))
         rows = first.weights([np.arange(60)])[0].reshape(60, 4)
         found[name] = {
@@ -473,6 +492,7 @@ def row_wise() -> dict[str, Any]:
             "unused stay": bool((rows[50:] == layer.make_rows(np.arange(50, 60))).all()),
             "copies": first.digest() == second.digest(),
             "kept": sorted(first.state()[0].tolist()) == sorted(used),
+            "other optimizer": bool((other.weights([np.arange(60)])[0] == first.weights([np.arange(60)])[0]).all()),
             "dealt anew": in_order(again) == in_order(first) and all(third.rows > 0 for third in thirds),
         }
     return found
@@ -562,6 +582,7 @@ told = {
     "constrained": constrained(),
     "refusals": refusals(),
     "row-wise": row_wise(),
+    "beginnings": beginnings(),
     "tables": tables(),
 }
 Path(sys.argv[1]).write_text(json.dumps(told))

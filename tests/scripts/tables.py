@@ -41,6 +41,12 @@ def new_model() -> Any:
     deep = keras.layers.Concatenate()([table(user), keras.layers.Flatten()(table(item))])
     deep = keras.layers.Dense(1)(keras.layers.Dense(16, activation="relu")(deep))
     model = keras.Model([user, item], keras.layers.Add()([deep, wide(user)]))
+    compile_anew(model)
+    return model
+
+
+def compile_anew(model: Any) -> None:
+    """With an optimizer that knows nothing yet."""
     optimizers = {
         "adam": keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.02, 10, 0.9)),
         "ftrl": keras.optimizers.Ftrl(0.5),
@@ -48,7 +54,6 @@ def new_model() -> Any:
     }
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
     model.compile(optimizers[given.optimizer], loss, metrics=["accuracy"])
-    return model
 
 
 class Pace(keras.callbacks.Callback):
@@ -70,6 +75,11 @@ model.save_weights(given.folder / "first.weights.h5")
 other = new_model()
 other.load_weights(given.folder / "first.weights.h5")
 history += [fit(model, 1), fit(other, 1), fit(model, 1)]  # by turns: each goes on with its own rows
+other.load_weights(given.folder / "first.weights.h5")
+compile_anew(other)
+history.append(fit(other, 1))  # back to the file's
+compile_anew(model)
+history.append(fit(model, 1))  # on with its rows
 model.save(given.folder / "model.keras")
 told = {"history": history, "tested": tested, "predicted": predicted.tolist()}
 if shoal.rank() < shoal.size():  # not on servers

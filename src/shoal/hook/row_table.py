@@ -36,9 +36,15 @@ class RowTable:
     """One part of a table, as the store asks for it."""
 
     def __init__(
-        self, table: Table, part: int, path: str, optimizer: Any, given: tuple[Array, Array] | None, jit: bool | None
+        self,
+        table: Table,
+        part: int,
+        path: str,
+        optimizer: Any,
+        jit: bool | None,
+        given: Callable[[], tuple[Array, Array] | None] = lambda: None,
     ) -> None:
-        """`path`: the variable's, by which optimizers may choose. `given`: ids and rows to begin with."""
+        """`path`: the variable's, by which optimizers may choose. `given` tells ids and rows to begin with, if any."""
         self._table = table
         self._part = part
         self._make = (path, optimizer, jit)
@@ -72,11 +78,10 @@ class RowTable:
         """No worker has rows: they are those of the last checkpoint, of a file that was loaded, or new."""
         self._kept = KeptRows(self._table, self._part, self._bucket(0).initial())
         self._scalars = self._bucket(0).scalars()
-        if not self.restore() and self._given is not None:
-            ids, rows = self._given
+        if not self.restore() and (given := self._given()) is not None:
+            ids, rows = given
             mine = np.flatnonzero(ids % self._table.parts == self._part)
-            places = self._kept.places(ids[mine])
-            self._kept.scatter(places, [rows[mine], *self._kept.gather(places)[1:]])
+            self._begin_with(ids[mine], rows[mine])
 
     def state(self) -> list[Array]:
         return [self._kept.ids, *(column.reshape(-1) for column in self._kept.columns), *self._scalars]
@@ -106,6 +111,10 @@ class RowTable:
         """For a checkpoint, where it lies."""
         return Saved(self._kept.ids, self._kept.columns, self._scalars)
 
+    def go_on_from(self, before: RowTable) -> None:
+        """With the rows of the same part, which another optimizer has updated so far."""
+        self._begin_with(before._kept.ids, before._kept.columns[0])
+
     def begin_from(self, parts: Sequence[Saved]) -> None:
         """With what a checkpoint has of this table: this part, or all parts of which each has some of its rows."""
         shapes = [scalar.shape for scalar in self._scalars]
@@ -119,6 +128,11 @@ class RowTable:
             self._kept.scatter(self._kept.places(ids), [column[mine] for column in saved.columns])
         mine_now = zip(self._scalars, parts[0].scalars, strict=True)
         self._scalars = [saved.astype(scalar.dtype) for scalar, saved in mine_now]
+
+    def _begin_with(self, ids: Array, rows: Array) -> None:
+        """These rows of this part; the optimizer has not seen them yet."""
+        places = self._kept.places(ids)
+        self._kept.scatter(places, [rows, *self._kept.gather(places)[1:]])
 
     def _check(self, ids: Array) -> None:
         table = self._table

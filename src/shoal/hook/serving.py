@@ -6,7 +6,7 @@ import contextlib
 import weakref
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -33,15 +33,16 @@ from shoal.store.tensors import AnyShapes, Array, Tensors
 class _Kept(NamedTuple):
     """What a server has from a model's last fit, and of which shards."""
 
+    optimizer: Any
     shards: tuple[Shard, ...]
     shapes: list[AnyShapes]
     server: Server
 
 
-# By the model's optimizer. The next fit goes on with it; all weights but those of tables come from the workers anew.
+# By the model. The next fit goes on with it; all weights but those of tables come from the workers anew.
 _kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
 
-# The same, if that fit was over before a checkpoint that the run goes on from, so that nothing was updated.
+# By the model's optimizer: the checkpoint that the run goes on from, if that fit was over in it: nothing was updated.
 _saved: weakref.WeakKeyDictionary[Any, Path] = weakref.WeakKeyDictionary()
 
 
@@ -77,14 +78,21 @@ def serve(run: Run, prepared: Prepared, servers: Servers, scales: bool, call: in
         others = whole.never_updated(optimizer, layout.variables) if number == 0 else {}
         return others | whole_optimizer.to_write(whole, tensors.shard, is_first=number == 0)
 
-    before = _before(optimizer, layout)
-    if before is not None:
-        before.tensors = {
-            number: holding(number, tensors.shard)
-            if isinstance(tensors, ShardTensors)
-            else of_table(number, cast(RowTable, tensors))
-            for number, tensors in before.tensors.items()
-        }
+    def again(number: int, tensors: Tensors, is_compiled_anew: bool) -> Tensors:
+        if isinstance(tensors, ShardTensors):
+            return make(number) if is_compiled_anew else holding(number, tensors.shard)
+        assert isinstance(tensors, RowTable)
+        if not is_compiled_anew:
+            return of_table(number, tensors)
+        table = of_table(number, layout.make_table(number))
+        table.go_on_from(tensors)
+        return table
+
+    kept = _kept.pop(prepared.model, None)
+    before = None
+    if kept is not None and (kept.shards, kept.shapes) == (layout.shards, layout.shapes):
+        before, anew = kept.server, kept.optimizer is not optimizer
+        before.tensors = {number: again(number, tensors, anew) for number, tensors in before.tensors.items()}
     with contextlib.ExitStack() as stack:
         scribe = None
         if whole is not None:
@@ -94,14 +102,7 @@ def serve(run: Run, prepared: Prepared, servers: Servers, scales: bool, call: in
         server.serve(run.say)
     if begins_with is not None and not server.applied:
         _saved[optimizer] = begins_with
-    _kept[optimizer] = _Kept(layout.shards, layout.shapes, server)
-
-
-def _before(optimizer: Any, layout: StoreLayout) -> Server | None:
-    """This server in the last fit of the model, if its shards are the same."""
-    kept = _kept.pop(optimizer, None)
-    fits = kept is not None and (kept.shards, kept.shapes) == (layout.shards, layout.shapes)
-    return kept.server if kept is not None and fits else None
+    _kept[prepared.model] = _Kept(optimizer, layout.shards, layout.shapes, server)
 
 
 def _ledger(resumed: Path | None) -> Ledger:

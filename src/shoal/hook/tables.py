@@ -71,7 +71,7 @@ class TableShards:
         """For a server."""
         table, part = self._held[shard]
         layer = self._layers[table]
-        return RowTable(self.tables[table], part, layer.window.path, optimizer, layer.given, jit_compile)
+        return RowTable(self.tables[table], part, layer.window.path, optimizer, jit_compile, lambda: layer.given)
 
     def ask(self, ids: Ids) -> dict[int, Array]:
         """What is to be asked for, shard by shard."""
