@@ -92,3 +92,14 @@ def test_a_worker_that_heard_of_the_view_before_the_server_is_asked_for_what_it_
     assert alone.posted == [("worker-0", Lacking(0, 1))]
     alone.server._hear("worker-0", Supply(0, 1, 0), [np.ones(5, np.float32)])
     assert [type(message) for _, message in alone.posted[1:]] == [Pulled]
+
+
+def test_what_was_said_in_the_next_view_while_a_shard_was_lacking_is_heard_in_it(alone):
+    """Who said it will not say it again."""
+    alone.place([ShardView(1, shard, "server-2", (), (), 1) for shard in range(len(SHAPES))])
+    alone.server._hear("worker-0", Pull(0, 2, Batch(0, 0)), [])
+    alone.place([ShardView(2, shard, "server-2", (), (), 2) for shard in range(len(SHAPES))])
+    alone.server._ask_lacking()
+    assert alone.posted == [("worker-0", Lacking(0, 2))]
+    alone.server._hear("worker-0", Supply(0, 2, 0), [np.ones(5, np.float32)])
+    assert [type(message) for _, message in alone.posted[1:]] == [Pulled]

@@ -43,7 +43,7 @@ from shoal.store.letters import (
 )
 from shoal.store.links import Heard, Linked, Links
 from shoal.store.look import Look, Question
-from shoal.store.messages import Lacking, List, Listed, Pull, Pulled, Push, Pushed, ShardMessage, Supply
+from shoal.store.messages import Lacking, List, Listed, Pull, Pulled, Push, Pushed, Supply
 from shoal.store.placement import Placement
 from shoal.store.saves import AskToSave, Copied, Gathering, NotSaved, Saved
 from shoal.store.tensors import AnyShapes, Array, RowShapes, Shapes
@@ -414,7 +414,7 @@ class Client:
             while not self._closing:
                 for event in self._links.wait(_LOOK_AGAIN):
                     match event:
-                        case Heard(peer, message, arrays) if isinstance(message, ShardMessage):
+                        case Heard(peer, message, arrays):
                             self._heard = time.monotonic()
                             self._hear(peer, message, arrays)
                         case Linked(peer):
@@ -427,8 +427,6 @@ class Client:
                                 self._inquire(self._look.reconnected(peer))
                             if self._gathering is not None:
                                 self._ask_to_save(self._gathering.reconnected(peer))
-                        case Heard(_, message) if isinstance(message, Copied | Saved | NotSaved):
-                            self._hear_of_save(message)
                 while self._letters:
                     self._read(self._letters.popleft())
                 while self._todo:
@@ -547,8 +545,10 @@ class Client:
         if self._placement is not None:
             self._act(slot, slot.update.take_views(self._placement.views))
 
-    def _hear(self, peer: str, message: ShardMessage, arrays: Sequence[Array]) -> None:
+    def _hear(self, peer: str, message: Message, arrays: Sequence[Array]) -> None:
         match message:
+            case Copied() | Saved() | NotSaved():
+                self._hear_of_save(message)
             case Pulled() | Pushed() if message.batch in self._slots:
                 slot = self._slots[message.batch]
                 self._act(slot, slot.update.handle(message), message, arrays)

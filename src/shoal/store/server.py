@@ -29,6 +29,7 @@ from shoal.store.messages import (
     Supply,
     Transfer,
 )
+from shoal.store.placement import ShardView
 from shoal.store.replica import Apply, Decision, Digest, Drop, Give, GoBack, Load, Replica, Report, Tell
 from shoal.store.saves import Desk, Save, Scribe
 from shoal.store.tensors import AnyShapes, Array, RowShapes, Shapes, Tensors
@@ -131,15 +132,23 @@ class Server:
                     older = addresses if self._me not in addresses else _before(self._me, addresses)
                     self._links.dial({id: addresses[id] for id in older})
                     for view in placement.views:
-                        replica = self._replicas[view.shard]
-                        if view.number > replica.view:
-                            self._lacking.pop(view.shard, None)  # what waits there was said in an older view
-                        self._perform(replica, replica.take_view(view))
+                        self._take_view(view)
                     for view in placement.views:
                         if self._me in view.holders:
                             self._of(view.shard)  # takes a while: before it is counted for any of them
                 case Closed(call) if call == self._call:
                     self._closed = True
+
+    def _take_view(self, view: ShardView) -> None:
+        replica = self._replicas[view.shard]
+        lack = self._lacking.pop(view.shard, None) if view.number > replica.view else None
+        self._perform(replica, replica.take_view(view))
+        if lack is not None:
+            self._hear_all(lack.waiting)  # who heard of this view before has said it in it already
+
+    def _hear_all(self, waiting: Sequence[tuple[str, ShardMessage, Sequence[Array]]]) -> None:
+        for peer, message, beside in waiting:
+            self._hear(peer, message, beside)
 
     def _land(self, peer: str, message: Message) -> Shapes:
         """What should come beside a message."""
@@ -193,8 +202,7 @@ class Server:
         self._of(supply.shard).set_weights(arrays)
         replica = self._replicas[supply.shard]
         self._perform(replica, replica.restored(supply.version, self._ledger))
-        for peer, message, beside in lack.waiting:
-            self._hear(peer, message, beside)
+        self._hear_all(lack.waiting)
 
     # What a replica decides -------------------------------------------------------------------------
 
@@ -226,9 +234,13 @@ class Server:
                 self._of(replica.shard).set_weights(())  # no worker has its rows
                 self._perform(replica, replica.restored(0, self._ledger))
             case GoBack():
-                lack = self._lacking[replica.shard] = _Lack(replica.shard, replica.view)
-                for peer, message, beside in replica.take_held():  # it is they who may have the shard
-                    lack.waiting.append((peer, message, beside if isinstance(beside, list) else []))
+                self._lacking[replica.shard] = _Lack(replica.shard, replica.view)
+                self._hear_all(
+                    [  # it is they who may have the shard
+                        (peer, message, beside if isinstance(beside, list) else [])
+                        for peer, message, beside in replica.take_held()
+                    ]
+                )
             case Drop():
                 self.tensors.pop(replica.shard, None)
 
