@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -28,7 +28,7 @@ from shoal.hook.calls import Calls
 from shoal.store.client import Client, Weights
 from shoal.store.ledger import Ledger
 from shoal.store.saves import Scribe
-from shoal.store.server import Server
+from shoal.store.server import Kept, Server
 from shoal.store.tensors import AnyShapes, Tensors
 from shoal.wire import addresses
 from shoal.wire.certificates import RunCertificate
@@ -147,13 +147,13 @@ class Session:
         scales: bool,
         scribe: Scribe | None,
         ledger: Ledger,
-        before: Server | None,
+        kept: Mapping[int, Kept],
     ) -> Server:
         assert self.seat is not None
         assert self._key is not None
         assert self._listener is not None
         return Server(
-            self._me, call, self.seat, self._listener, self._key, shapes, make, scales, before, None, scribe, ledger
+            self._me, call, self.seat, self._listener, self._key, shapes, make, scales, kept, None, scribe, ledger
         )
 
     def wait_in(self, call: int) -> bytes | None:

@@ -33,7 +33,8 @@ def is_the_same(found: Path, expected: Path) -> None:
         assert ours.keys() == others.keys()
         assert all(ours[name] == pytest.approx(others[name], abs=1e-4) for name in ours)
     assert mine["tested"] == pytest.approx(theirs["tested"], abs=1e-4)
-    np.testing.assert_allclose(mine["predicted"], theirs["predicted"], atol=1e-4)
+    for name in ("predicted", "rows"):
+        np.testing.assert_allclose(mine[name], theirs[name], atol=1e-4)
 
 
 @pytest.mark.timeout(300)

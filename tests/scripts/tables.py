@@ -1,4 +1,5 @@
-"""Trains a wide and deep model with tables several times, then another that has loaded its weights, by turns.
+"""Trains a wide and deep model with tables several times, another that has loaded its weights, and one that shares a
+table with it, by turns.
 
 Workers write what came of it. Without servers it is plain Keras.
 
@@ -61,10 +62,10 @@ class Pace(keras.callbacks.Callback):
         time.sleep(given.pause)
 
 
-def fit(model: Any, epochs: int) -> dict[str, list[float]]:
-    held_out = ([users[:90], items[:90]], y[:90])
+def fit(model: Any, epochs: int, x: Any = (users, items)) -> dict[str, list[float]]:
+    held_out = ([ids[:90] for ids in x], y[:90])
     settings = {"batch_size": 48, "shuffle": False, "verbose": 0, "validation_data": held_out}  # the last is smaller
-    return model.fit([users, items], y, epochs=epochs, callbacks=[Pace()], **settings).history
+    return model.fit(list(x), y, epochs=epochs, callbacks=[Pace()], **settings).history
 
 
 model = new_model()
@@ -80,7 +81,16 @@ compile_anew(other)
 history.append(fit(other, 1))  # back to the file's
 compile_anew(model)
 history.append(fit(model, 1))  # on with its rows
+user = keras.Input((), dtype="int32")
+tower = keras.Model(user, model.get_layer("table")(user))
+rows = tower.predict(users[:100], verbose=0)  # a part of a trained model
+begun = keras.initializers.Constant(0.3)  # not by chance: a fit draws other random numbers than plain Keras
+shares = keras.Model([user], keras.layers.Dense(1, kernel_initializer=begun)(tower(user)))
+compile_anew(shares)
+history.append(fit(shares, 1, x=(users,)))
+compile_anew(model)
+history.append(fit(model, 1))  # each goes on with the other's rows
 model.save(given.folder / "model.keras")
-told = {"history": history, "tested": tested, "predicted": predicted.tolist()}
+told = {"history": history, "tested": tested, "predicted": predicted.tolist(), "rows": rows.tolist()}
 if shoal.rank() < shoal.size():  # not on servers
     Path(given.folder, f"{shoal.rank()}.json").write_text(json.dumps(told))

@@ -145,7 +145,7 @@ class Coordinator(Process):
         self.training = self.director._state.training or self.training
         before, after = self._before, self.placement
         if before is not None and after is not None and before.number != after.number:
-            self.sim.watcher.lost_for_good(setbacks(before, after), self.counted)
+            self.sim.watcher.lost_for_good(setbacks(before.views, after), self.counted)
         self._before = after
         return wishes
 

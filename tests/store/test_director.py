@@ -23,6 +23,7 @@ from shoal.store.letters import (
     Grant,
     Halt,
     Kept,
+    Left,
     Next,
     Open,
     Pause,
@@ -371,10 +372,12 @@ TABLES = {"sizes": (10, 20, 30), "tables": (1, 2)}
 
 
 def opened_again(scene: Scene, call: int, after: int | None, **changed: Any) -> None:
-    """The next training, with all servers that are there."""
+    """The next training, with all servers that are there. It may go on with all shards of one before."""
     for server in scene.servers:
         scene.says(server, Serve(call))
-    scene.says("worker-0", msgspec.structs.replace(OPEN, call=call, after=after, **{**TABLES, **changed}))
+    goes_on = tuple(Left(shard, after, shard) for shard in range(3)) if after is not None else ()
+    about = {"goes_on": goes_on, **TABLES, **changed}
+    scene.says("worker-0", msgspec.structs.replace(OPEN, call=call, **about))
 
 
 def caught_up(scene: Scene) -> None:
@@ -404,12 +407,12 @@ def test_models_that_are_trained_by_turns_keep_their_rows(scene):
     scene.open(**TABLES)
     caught_up(scene)
     scene.says("worker-0", Close(0))
-    opened_again(scene, 1, after=None)
+    opened_again(scene, 1, after=None, remembers=(0,))
     assert kept(scene, scene.placement.number) == [False] * 3, "another model"
     caught_up(scene)
     scene.says("worker-0", Close(1))
     for call, after in ((2, 0), (3, 1)):
-        opened_again(scene, call, after=after)
+        opened_again(scene, call, after=after, remembers=(0, 1))
         assert kept(scene, scene.placement.number) == [False, True, True]
         scene.says("worker-0", Close(call))
 
@@ -436,14 +439,90 @@ def test_rows_that_no_server_has_any_more_begin_anew_and_it_says_so(scene):
     assert [text.split(":")[0] for text in scene.user if "begin anew" in text] == [
         f"shard {shard} was lost with {server}" for shard, server in ((1, "server-1"), (2, "server-0"))
     ]
+    assert [text.split(", ")[1] for text in scene.user if "newest weights" in text] == [
+        "without its optimizer's state. With --replicas 2 nothing would have been lost"
+    ]
 
 
-def test_a_table_of_another_size_is_another_table(scene):
+def test_rows_that_no_server_has_any_more_are_those_of_a_checkpoint_if_there_is_one(scene):
+    scene.open(**TABLES, replicas=1)
+    scene.says("worker-0", Kept(0, 7))
+    scene.lose("server-0")
+    assert [text.split(": ")[1] for text in scene.user if "table" in text] == [
+        "its rows of a table are those of step 7, from disk. With --replicas 2 nothing would have been lost"
+    ]
+
+
+def test_a_table_goes_on_in_another_model_with_other_shards(scene):
     scene.open(**TABLES)
     caught_up(scene)
+    before = scene.placement.views[2]
     scene.says("worker-0", Close(0))
-    opened_again(scene, 1, after=0, sizes=(10, 20, 40))
+    opened_again(scene, 1, after=None, sizes=(5, 30), tables=(1,), goes_on=(Left(1, 0, 2),))
+    after = scene.placement.views[1]
+    assert (after.shard, after.primary, after.backups) == (1, before.primary, before.backups)
+    assert kept(scene, scene.placement.number) == [False, True]
+
+
+@pytest.mark.parametrize("servers", [2, 3, 4, 5])
+def test_the_next_training_begins_where_the_optimizers_states_are(servers):
+    """Also when servers were lost and others came: nobody begins with a shard that another has."""
+    for lost in range(servers):
+        scene = Scene(servers=servers)
+        sizes = (10,) * 2 * servers
+        scene.open(sizes=sizes)
+        caught_up(scene)
+        scene.lose(f"server-{lost}")
+        caught_up(scene)
+        scene.servers[f"server-{servers}"] = "unix:new"
+        scene.take()
+        scene.says(f"server-{servers}", Serve(0))
+        caught_up(scene)
+        before = scene.placement
+        scene.says("worker-0", Close(0))
+        goes_on = tuple(Left(shard, 0, shard) for shard in range(len(sizes)))
+        opened_again(scene, 1, after=None, sizes=sizes, tables=(), goes_on=goes_on)
+        for old, new in zip(before.views, scene.placement.views, strict=True):
+            assert new.primary in (old.primary, *old.backups)
+            assert (new.origin, new.backups) == (scene.placement.number, ())
+        assert scene.user[-1] == "every shard has 2 copies again", "nothing was lost"
+
+
+def test_a_training_that_nobody_remembers_is_forgotten(scene):
+    """A script may train model after model."""
+    scene.open(**TABLES)
+    for call in range(1, 9):
+        scene.says("worker-0", Close(call - 1))
+        opened_again(scene, call, after=None, remembers=(5, call - 1))
+    assert list(scene.director._state.left) == [5, 7]
+
+
+def test_a_training_that_was_over_before_all_servers_came_has_moved_nothing(scene):
+    scene.open(**TABLES)
+    caught_up(scene)
+    before = scene.placement.views
+    scene.says("worker-0", Close(0))
+    shards = tuple(Left(shard, 0, shard) for shard in range(3))
+    scene.says("worker-0", msgspec.structs.replace(OPEN, call=1, goes_on=shards, **TABLES), Close(1))
+    opened_again(scene, 2, after=1)
+    assert scene.user == []
+    assert [view.primary for view in scene.placement.views] == [view.primary for view in before]
+    assert kept(scene, scene.placement.number) == [False, True, True]
+
+
+def test_what_was_never_placed_is_not_lost(scene):
+    scene.says("worker-0", msgspec.structs.replace(OPEN, **TABLES), Close(0))
+    opened_again(scene, 1, after=0)
+    assert scene.user == []
+
+
+def test_a_shard_of_a_training_that_is_not_known_counts_as_lost(scene):
+    scene.open(**TABLES)
+    scene.says("worker-0", Close(0))
+    opened_again(scene, 1, after=None, goes_on=(Left(1, 77, 1), Left(2, 0, 99), Left(1000, 0, 1), Left(-1, 0, 1)))
     assert kept(scene, scene.placement.number) == [False] * 3
+    (text,) = scene.user
+    assert text.startswith("shard 1 was lost with the last server: its rows of a table begin anew")
 
 
 # One that takes over ------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def test_only_a_backup_is_promoted_and_a_shard_goes_back_only_if_it_had_none(siz
                 before = placement = brought_up(placement)
         number += 1
         placement = before.next(number, servers)
-        gone_back = {setback.shard for setback in setbacks(before, placement)}
+        gone_back = {setback.shard for setback in setbacks(before.views, placement)}
         for old, new in zip(before.views, placement.views, strict=True):
             up_to_date = {old.primary, *old.backups} & set(servers)
             assert new.number == number
@@ -168,7 +168,7 @@ def test_a_newcomer_is_a_backup_only_when_it_has_caught_up_in_this_view():
 def test_a_shard_whose_replicas_are_all_lost_goes_back_and_says_what_is_missing():
     before = settled(Placement.first(1, names(0, 1), 1, (10, 10)))
     after = before.next(2, names(1))
-    (setback,) = setbacks(before, after)
+    (setback,) = setbacks(before.views, after)
     view = after.views[setback.shard]
     assert (view.primary, view.origin, setback.lost) == ("server-1", 2, ("server-0",))
     assert setback.sentence(acknowledged=131, checkpoint=117) == (

@@ -22,6 +22,7 @@ from shoal.data.sources import Taken
 from shoal.errors import CannotDistribute
 from shoal.hook import deposit, feeds
 from shoal.hook.engine import Logs, to_float
+from shoal.hook.left_behind import leave, left_for, remembered
 from shoal.hook.resuming import Expected
 from shoal.hook.run import Run
 from shoal.hook.saving import Saver
@@ -93,25 +94,26 @@ class AsynchronousTraining(AbstractTraining):
         self._seeds = self._engine.seeds.after(-((at.epoch - at.initial) * steps + at.step))
         self._client = self._enter_store()
         facts = Facts(at.seed, at.initial, at.trained, self._seeds.rows().tolist())
-        if at.epoch < self._arguments.epochs and not self._was_stopped:
-            self._store.open(
-                Open(
-                    self._call,
-                    self._layout.sizes,
-                    at.epoch,
-                    steps,
-                    self._servers.staleness,
-                    self._servers.replicas,
-                    self._ahead,
-                    msgspec.msgpack.encode(facts),
-                    at.step,
-                    self._resumed_at,
-                    self._layout.tables.numbers,
-                    self._tables.goes_on_from,
-                )
+        self._store.open(
+            Open(
+                self._call,
+                self._layout.sizes,
+                at.epoch,
+                steps,
+                self._servers.staleness,
+                self._servers.replicas,
+                self._ahead,
+                msgspec.msgpack.encode(facts),
+                at.step,
+                self._resumed_at,
+                self._layout.tables.numbers,
+                left_for(self._layout, self._model.optimizer),
+                remembered(),
             )
-            self._opened = at.epoch
-        self._tables.open(self._layout.tables, self._store, self._call)
+        )
+        self._opened = at.epoch
+        leave(self._call, self._layout, self._model.optimizer)
+        self._tables.open(self._layout.tables, self._store)
         return None
 
     def _come_late(self) -> bytes | None:
@@ -119,6 +121,7 @@ class AsynchronousTraining(AbstractTraining):
         self._run.say("waiting to be let in")
         self._engine.rehearse(self._example, applies=False)
         self._client = self._enter_store(late=True)
+        leave(self._call, self._layout, self._model.optimizer)
         over = self._run.wait_in(self._call)
         if over is not None:
             return over
@@ -131,7 +134,7 @@ class AsynchronousTraining(AbstractTraining):
         at = self._at
         at.seed, at.initial, at.trained = facts.seed, facts.initial, facts.trained
         at.epoch = self._opened = first.epoch if isinstance(first, EpochEnd) else first.batch.epoch
-        self._tables.open(self._layout.tables, self._store, self._call)
+        self._tables.open(self._layout.tables, self._store)
         return None
 
     def _enter_store(self, late: bool = False) -> Client:
@@ -156,10 +159,10 @@ class AsynchronousTraining(AbstractTraining):
         if self._saver is not None:
             company, chief = self._run.company, self._run.is_chief
             self._saver.finish(company, chief)
-            if chief and self._at.trained != self._resumed_at:
+            if chief and self._has_trained:
                 self._begin_saving(None)  # nobody pushes any more
             self._saver.finish(company, chief)
-        if self._opened >= 0 and keeps_averages(self._model.optimizer):
+        if self._arguments.epochs > 0 and keeps_averages(self._model.optimizer):
             self._take_weights(take_averages(self._run, self._store))
         if self._tables:
             self._stays_open = True

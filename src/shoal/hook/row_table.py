@@ -56,6 +56,11 @@ class RowTable:
         self.restore: Callable[[], bool] = lambda: False  # begins from the last checkpoint, if there is one
 
     @property
+    def optimizer(self) -> Any:
+        """The model's that it updates as."""
+        return self._make[1]
+
+    @property
     def rows(self) -> int:
         return len(self._kept)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, Protocol
 
 from shoal.cluster.deposits import Deposits
@@ -12,7 +12,7 @@ from shoal.hook.calls import Calls
 from shoal.store.client import Client, Weights
 from shoal.store.ledger import Ledger
 from shoal.store.saves import Scribe
-from shoal.store.server import Server
+from shoal.store.server import Kept, Server
 from shoal.store.tensors import AnyShapes, Tensors
 
 
@@ -84,7 +84,7 @@ class Run(Protocol):
         scales: bool,
         scribe: Scribe | None,
         ledger: Ledger,
-        before: Server | None,
+        kept: Mapping[int, Kept],
     ) -> Server:
         """For a server: the same."""
 

@@ -99,7 +99,7 @@ class ShardScribe:
         self._writer.close()
 
 
-def restore(read: Callable[[Path], None], saving: Saving | None, call: int, resumed: Path | None) -> bool:
+def restore(saving: Saving | None, call: int, resumed: Path | None, read: Callable[[Path], None]) -> bool:
     """Has a shard read what the last checkpoint of this fit has for it: of this run, or of the one that it goes on
     from. Whether there is one.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,22 +26,17 @@ from shoal.hook.training import Prepared
 from shoal.hook.whole_optimizer import WholeOptimizer
 from shoal.store.batches import Tally
 from shoal.store.ledger import Ledger
-from shoal.store.server import Server
+from shoal.store.messages import Point
+from shoal.store.server import Kept
 from shoal.store.shards import Shard
-from shoal.store.tensors import AnyShapes, Array, Tensors
+from shoal.store.tensors import Array, Tensors
 
+_ByOptimizer = weakref.WeakKeyDictionary[Any, dict[Shard, tuple[Point, ShardState]]]
+_ByLayer = weakref.WeakKeyDictionary[Any, dict[int, tuple[Point, RowTable]]]  # a table's parts
 
-class _Kept(NamedTuple):
-    """What a server has from a model's last fit, and of which shards."""
-
-    optimizer: Any
-    shards: tuple[Shard, ...]
-    shapes: list[AnyShapes]
-    server: Server
-
-
-# By the model. The next fit goes on with it; all weights but those of tables come from the workers anew.
-_kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
+# What this server has from trainings before. Nothing of it holds a model or a layer that the script has let go.
+_updated: _ByOptimizer = weakref.WeakKeyDictionary()
+_rows: _ByLayer = weakref.WeakKeyDictionary()
 
 # By the model's optimizer: the checkpoint that the run goes on from, if that fit was over in it: nothing was updated.
 _saved: weakref.WeakKeyDictionary[Any, Path] = weakref.WeakKeyDictionary()
@@ -52,57 +48,104 @@ def serve(run: Run, prepared: Prepared, servers: Servers, scales: bool, call: in
     layout = StoreLayout(prepared.engine, prepared.shape, optimizer, servers.count, synchronous)
     resumed = run.calls.resumes(call)
     begins_with = resumed or _saved.pop(optimizer, None)
-    saves = run.saving is not None or begins_with is not None
-    dense = [variable for variable in prepared.engine.variables.trainable if not is_window(variable)]
-    whole = WholeOptimizer(optimizer, dense) if saves else None
-    back = partial(restore, saving=run.saving, call=call, resumed=begins_with)
-
-    def holding(number: int, state: ShardState) -> ShardTensors:
-        read = partial(back, partial(whole_optimizer.read_into, whole, state)) if whole is not None else None
-        return ShardTensors(state, partial(layout.epoch_of, number), read)
-
-    def of_table(number: int, table: RowTable) -> RowTable:
-        table.restore = partial(back, partial(saved_rows.read_into, *layout.tables.place(number), table))
-        return table
-
-    def make(number: int) -> Tensors:
-        if number in layout.tables.numbers:
-            return of_table(number, layout.make_table(number))
-        return holding(number, layout.make(number, scales))
-
-    def arrays_of(number: int, tensors: Tensors) -> dict[str, Array]:
-        if isinstance(tensors, RowTable):
-            return saved_rows.to_write(*layout.tables.place(number), tensors)
-        assert whole is not None
-        assert isinstance(tensors, ShardTensors)
-        others = whole.never_updated(optimizer, layout.variables) if number == 0 else {}
-        return others | whole_optimizer.to_write(whole, tensors.shard, is_first=number == 0)
-
-    def again(number: int, tensors: Tensors, is_compiled_anew: bool) -> Tensors:
-        if isinstance(tensors, ShardTensors):
-            return make(number) if is_compiled_anew else holding(number, tensors.shard)
-        assert isinstance(tensors, RowTable)
-        if not is_compiled_anew:
-            return of_table(number, tensors)
-        table = of_table(number, layout.make_table(number))
-        table.go_on_from(tensors)
-        return table
-
-    kept = _kept.pop(prepared.model, None)
-    before = None
-    if kept is not None and (kept.shards, kept.shapes) == (layout.shards, layout.shapes):
-        before, anew = kept.server, kept.optimizer is not optimizer
-        before.tensors = {number: again(number, tensors, anew) for number, tensors in before.tensors.items()}
+    files = None
+    if run.saving is not None or begins_with is not None:
+        dense = [variable for variable in prepared.engine.variables.trainable if not is_window(variable)]
+        files = _Files(WholeOptimizer(optimizer, dense), partial(restore, run.saving, call, begins_with))
+    shards = _Shards(layout, optimizer, scales, files)
     with contextlib.ExitStack() as stack:
         scribe = None
-        if whole is not None:
-            scribe = stack.enter_context(contextlib.closing(ShardScribe(arrays_of)))
-        server = run.server(call, layout.shapes, make, scales, scribe, _ledger(resumed), before)
+        if files is not None:
+            scribe = stack.enter_context(contextlib.closing(ShardScribe(shards.to_write)))
+        server = run.server(call, layout.shapes, shards.make, scales, scribe, _ledger(resumed), shards.kept())
         stack.enter_context(contextlib.closing(server))
         server.serve(run.say)
     if begins_with is not None and not server.applied:
         _saved[optimizer] = begins_with
-    _kept[prepared.model] = _Kept(optimizer, layout.shards, layout.shapes, server)
+    shards.keep(server.kept())
+
+
+class _Files(NamedTuple):
+    """Checkpoints that a server writes to, or begins from."""
+
+    whole: WholeOptimizer
+    read_last: Callable[[Callable[[Path], None]], bool]  # has it read what the last one has, if there is one
+
+
+class _Shards:
+    """What this server may hold of one training's shards: made from the model, or from a training before."""
+
+    def __init__(self, layout: StoreLayout, optimizer: Any, scales: bool, files: _Files | None) -> None:
+        self._layout = layout
+        self._optimizer = optimizer
+        self._scales = scales
+        self._files = files
+
+    def make(self, number: int) -> Tensors:
+        if number in self._layout.tables.numbers:
+            return self._of_table(number, self._layout.make_table(number))
+        return self._holding(number, self._layout.make(number, self._scales))
+
+    def kept(self) -> dict[int, Kept]:
+        """What this server has from trainings before, as this one uses it."""
+        found = {}
+        updated = _updated.pop(self._optimizer, {})
+        for shard in self._layout.shards:
+            if shard in updated:
+                found[shard.number] = self._updated_before(shard.number, *updated[shard])
+        for table, layer in enumerate(self._layout.tables.layers):
+            rows = _rows.pop(layer, {})
+            for part, number in enumerate(self._layout.tables.of_table(table)):
+                if part in rows:
+                    found[number] = self._rows_before(number, *rows[part])
+        return found
+
+    def keep(self, kept: dict[int, Kept]) -> None:
+        """For trainings after this one."""
+        updated = _updated[self._optimizer] = {}
+        for number, (point, tensors) in kept.items():
+            if isinstance(tensors, ShardTensors):
+                updated[self._layout.shards[number]] = (point, tensors.shard)
+            elif isinstance(tensors, RowTable):
+                table, _, part = self._layout.tables.place(number)
+                _rows.setdefault(self._layout.tables.layers[table], {})[part] = (point, tensors)
+
+    def to_write(self, number: int, tensors: Tensors) -> dict[str, Array]:
+        """For a checkpoint, by name."""
+        if isinstance(tensors, RowTable):
+            return saved_rows.to_write(*self._layout.tables.place(number), tensors)
+        assert self._files is not None
+        assert isinstance(tensors, ShardTensors)
+        whole, is_first = self._files.whole, number == 0
+        others = whole.never_updated(self._optimizer, self._layout.variables) if is_first else {}
+        return others | whole_optimizer.to_write(whole, tensors.shard, is_first)
+
+    def _updated_before(self, number: int, point: Point, state: ShardState) -> Kept:
+        """The optimizer's state goes on; weights, statistics and sums come from a worker."""
+        if not self._layout.fits(number, state):  # the model has other metrics now
+            before, state = state, self._layout.make(number, self._scales)
+            state.write(state.optimizer.variables, before.read(before.optimizer.variables))
+        return Kept(point, self._holding(number, state))
+
+    def _rows_before(self, number: int, point: Point, table: RowTable) -> Kept:
+        """The rows go on; what is kept beside them too, if the same optimizer updates them."""
+        if table.optimizer is not self._optimizer:
+            before, table = table, self._layout.make_table(number)
+            table.go_on_from(before)
+        return Kept(point, self._of_table(number, table))
+
+    def _holding(self, number: int, state: ShardState) -> ShardTensors:
+        read = None
+        if self._files is not None:
+            read = partial(self._files.read_last, partial(whole_optimizer.read_into, self._files.whole, state))
+        return ShardTensors(state, partial(self._layout.epoch_of, number), read)
+
+    def _of_table(self, number: int, table: RowTable) -> RowTable:
+        table.restore = lambda: False
+        if self._files is not None:
+            read = partial(saved_rows.read_into, *self._layout.tables.place(number), table)
+            table.restore = partial(self._files.read_last, read)
+        return table
 
 
 def _ledger(resumed: Path | None) -> Ledger:

@@ -97,7 +97,7 @@ class ShardState:
         self._engine = shard_engine(self._variables, self._optimizer, jit_compile)
         rate = getattr(self._optimizer, "learning_rate", None)
         self._rate = rate if isinstance(rate, keras.Variable) else None  # else a schedule's
-        self._added = tuple(added)
+        self.added = tuple(added)
         self._sums = [np.zeros(math.prod(a.shape), np.float64 if "float" in a.dtype else np.int64) for a in added]
         self._epoch = -1  # of the last update
         self._scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
@@ -133,7 +133,7 @@ class ShardState:
                 self._update_scaled(arrays[:first], *arrays[second])
             else:
                 self._engine.update(arrays[:first])
-        for added, total, change in zip(self._added, self._sums, arrays[first:second], strict=True):
+        for added, total, change in zip(self.added, self._sums, arrays[first:second], strict=True):
             if added.resets and epoch > self._epoch:
                 total[:] = 0
             if not added.resets or epoch >= self._epoch:
@@ -174,7 +174,7 @@ class ShardState:
         """Weights and sums, where they lie if that is possible. Look at them before the next update, and let go of
         them: while they are held, some backends update into new memory.
         """
-        sums = (total.astype(added.dtype, copy=False) for added, total in zip(self._added, self._sums, strict=True))
+        sums = (total.astype(added.dtype, copy=False) for added, total in zip(self.added, self._sums, strict=True))
         scale = self._read([self._optimizer.dynamic_scale]) if self._tells_scale else ()
         return [*self._read(self._variables), *sums, *scale]
 

@@ -85,6 +85,10 @@ class StoreLayout:
         added, shard = self._added if first else (), self.shards[number]
         return ShardState(shard, self._parameters, self.variables, self._optimizer, added, first, scales, jit_compile)
 
+    def fits(self, number: int, state: ShardState) -> bool:
+        """Whether a shard that was made before is as `make` would make it now."""
+        return state.added == tuple(self._added if number == 0 else ())
+
     def make_table(self, number: int) -> RowTable:
         """A part of a table, for a server."""
         return self.tables.make(number, self._optimizer, self._engine.model.jit_compile)

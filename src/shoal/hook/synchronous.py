@@ -81,8 +81,7 @@ class SynchronousTraining(AbstractTraining):
 
     def _end(self) -> None:
         self._save_last()
-        if self._arguments.epochs > 0:
-            self._updates.finish()
+        self._updates.finish(is_trained=self._arguments.epochs > 0)
 
     # What a newcomer is told ------------------------------------------------------------------------
 
@@ -116,8 +115,8 @@ class SynchronousTraining(AbstractTraining):
         """The fit is over: its end is worth a checkpoint, on disk before the script goes on."""
         if self._saver is not None:
             self._saver.finish(self._run.company, self._run.is_chief)
-            # Without a step since then, servers that were never asked for anything have nothing to write.
-            if self._updates.parts is None or self._at.trained != self._resumed_at:
+            # Without a step, servers that were never asked for anything have nothing to write.
+            if self._updates.parts is None or self._has_trained:
                 self._save()
             self._saver.finish(self._run.company, self._run.is_chief)
 

@@ -26,6 +26,8 @@ from shoal.store.rows import Table, deal
 from shoal.store.shards import Needs
 from shoal.store.tensors import Array, RowShapes
 
+_NO_IDS = np.empty(0, np.int64)
+
 Ids = list[Array]  # of each table: those that a batch needs, each once and in order
 
 
@@ -40,7 +42,7 @@ class TableShards:
 
     def __init__(self, layers: Sequence[Any], servers: int, smallest: int, first: int) -> None:
         """`smallest`: bytes below which a shard is not worth its messages. `first`: the first shard's number."""
-        self._layers = layers
+        self.layers = layers
         self.tables = [_table(layer, servers, smallest) for layer in layers]
         parts = [(table, part) for table in range(len(layers)) for part in range(self.tables[table].parts)]
         self._held = dict(enumerate(parts, first))  # shard -> which part of which table
@@ -70,8 +72,14 @@ class TableShards:
     def make(self, shard: int, optimizer: Any, jit_compile: bool | None) -> RowTable:
         """For a server."""
         table, part = self._held[shard]
-        layer = self._layers[table]
-        return RowTable(self.tables[table], part, layer.window.path, optimizer, jit_compile, lambda: layer.given)
+        layer = self.layers[table]
+        weakly = weakref.ref(layer)  # a server keeps its rows, but only while the script has it
+
+        def loaded() -> tuple[Array, Array] | None:
+            known = weakly()
+            return known.given if known is not None else None
+
+        return RowTable(self.tables[table], part, layer.window.path, optimizer, jit_compile, loaded)
 
     def ask(self, ids: Ids) -> dict[int, Array]:
         """What is to be asked for, shard by shard."""
@@ -120,7 +128,6 @@ class Tables:
         self._called: list[int] = []  # for each call of a table in the model: which
         self._shards: TableShards | None = None
         self._client: Client | None = None
-        self._left: tuple[int, list[int]] | None = None  # the last fit, and how often each layer was loaded by then
 
     def __bool__(self) -> bool:
         return bool(self.layers)
@@ -163,34 +170,32 @@ class Tables:
 
     # Beside training --------------------------------------------------------------------------------
 
-    def open(self, shards: TableShards, client: Client, call: int) -> None:
+    def open(self, shards: TableShards, client: Client) -> None:
         """From now on rows can be looked at: a training has begun."""
         self._shards, self._client = shards, client
-        self._left = (call, self._loads)
 
     def close(self) -> None:
         self._client = None
-
-    @property
-    def goes_on_from(self) -> int | None:
-        """The fit whose rows are those of the next one; None if there is none, or other rows were loaded since."""
-        return self._left[0] if self._left is not None and self._left[1] == self._loads else None
-
-    @property
-    def _loads(self) -> list[int]:
-        return [layer.loads for layer in self.layers]
 
     def bring(self, engine: AbstractEngine, batch: Any, number: int) -> None:
         """Put the rows that a batch needs into the windows, as they are now. To test or predict."""
         if not self.layers:
             return
-        shards, client = self._opened()
+        trained = _opened(self.layers)
         ids = self.ids(batch, lambda sample: f"sample {sample} of batch {number}")
-        self.show(engine, ids, shards.join(ids, client.look(0, shards.ask(ids))))
+        self.show(engine, ids, trained.look_up(self.layers, ids))
+
+    def look_up(self, layers: Sequence[Any], ids: Ids) -> list[Array]:
+        """The rows with these ids of some of the tables."""
+        shards, client = self._store
+        wanted = dict(zip(layers, ids, strict=True))
+        whole = [wanted.get(layer, _NO_IDS) for layer in self.layers]
+        rows = dict(zip(self.layers, shards.join(whole, client.look(0, shards.ask(whole))), strict=True))
+        return [rows[layer] for layer in layers]
 
     def all_rows(self, layer: Any) -> tuple[Array, Array]:
         """Ids and values of the rows of a table that were ever updated, in the order of ids."""
-        shards, client = self._opened()
+        shards, client = self._store
         table = self.layers.index(layer)
         parts = [part for shard in shards.of_table(table) for part in client.listed(shard)]
         ids = np.concatenate([ids for ids, _ in parts])
@@ -198,12 +203,14 @@ class Tables:
         order = np.argsort(ids)
         return ids[order], rows[order]
 
-    def _opened(self) -> tuple[TableShards, Client]:
-        if self._shards is None or self._client is None:
-            raise UsageError(
-                f"the rows of {self.layers[0].name} are on servers, which give them out from a fit of the model on, "
-                "until another model is trained. Call fit first, or run this script without servers."
-            )
+    @property
+    def is_open(self) -> bool:
+        return self._client is not None
+
+    @property
+    def _store(self) -> tuple[TableShards, Client]:
+        assert self._shards is not None, "open first"
+        assert self._client is not None, "open first"
         return self._shards, self._client
 
     # Which ids --------------------------------------------------------------------------------------
@@ -263,10 +270,18 @@ def tables_of(model: Any) -> Tables:
 
 def rows_of(layer: Any) -> tuple[Array, Array]:
     """Ids and values of a table's rows that were ever updated, from the servers."""
+    return _opened([layer]).all_rows(layer)
+
+
+def _opened(layers: Sequence[Any]) -> Tables:
+    """Those of the model that was trained last, if they are among them."""
     for tables in _tables.values():
-        if layer in tables.layers:
-            return tables.all_rows(layer)
-    raise UsageError(f"{layer.name} was never trained in this run: there is nothing to save. Call fit first.")
+        if tables.is_open and all(layer in tables.layers for layer in layers):
+            return tables
+    raise UsageError(
+        f"the rows of {layers[0].name} are on servers, which give them out from a fit of the model on, until another "
+        "model is trained. Call fit first, or run this script without servers."
+    )
 
 
 class _Stay:

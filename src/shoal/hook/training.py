@@ -160,6 +160,11 @@ class AbstractTraining(ABC):
         self._resumed_at = self._at.trained
 
     @property
+    def _has_trained(self) -> bool:
+        """Whether a step of this fit was done in this run."""
+        return self._at.trained != (self._run.trained if self._resumed_at is None else self._resumed_at)
+
+    @property
     def _was_stopped(self) -> bool:
         """Whether a callback had stopped the training before the checkpoint that this run goes on from."""
         return self._resumed_at == self._at.trained and self._at.stop and self._at.step == 0

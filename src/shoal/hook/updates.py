@@ -16,6 +16,7 @@ from shoal.collectives.group import AbstractGroup, Result
 from shoal.config import Servers
 from shoal.errors import CannotDistribute
 from shoal.hook.engine import AbstractEngine, StepShape
+from shoal.hook.left_behind import leave, left_for, remembered
 from shoal.hook.run import Run
 from shoal.hook.served_saving import ServersParts
 from shoal.hook.shard_optimizer import levels
@@ -40,8 +41,8 @@ class AbstractUpdates(ABC):
         """The model's variables are those after the step when this returns."""
 
     @abstractmethod
-    def finish(self) -> None:
-        """The last step is done."""
+    def finish(self, is_trained: bool) -> None:
+        """The fit is over. `is_trained`: it had epochs, in this run or in one that it goes on from."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -60,7 +61,9 @@ class OwnUpdates(AbstractUpdates):
     def apply(self, epoch: int, step: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
         self._engine.apply(gradients, states)
 
-    def finish(self) -> None:
+    def finish(self, is_trained: bool) -> None:
+        if not is_trained:
+            return
         optimizer = self._model.optimizer
         if isinstance(optimizer, keras.optimizers.Optimizer):
             optimizer.finalize_variable_values(self._model.trainable_weights)
@@ -87,6 +90,7 @@ class ServedUpdates(AbstractUpdates):
         self.parts = ServersParts(lambda: self._store)
         if run.company.is_late:
             self._client = run.client(call, self._layout.shapes, None, 0)
+            leave(call, self._layout, self._optimizer)
 
     @property
     def _store(self) -> Client:
@@ -96,7 +100,20 @@ class ServedUpdates(AbstractUpdates):
     def open(self, epoch: int, steps: int | None, kept: int | None) -> None:
         layout, servers = self._layout, self._servers
         self._client = self._run.client(self._call, layout.shapes, layout.initial(), 0)
-        self._client.open(Open(self._call, layout.sizes, epoch, steps or 1, 0, servers.replicas, 1, kept=kept))
+        opened = Open(
+            self._call,
+            layout.sizes,
+            epoch,
+            steps or 1,
+            0,
+            servers.replicas,
+            1,
+            kept=kept,
+            goes_on=left_for(layout, self._optimizer),
+            remembers=remembered(),
+        )
+        self._client.open(opened)
+        leave(self._call, layout, self._optimizer)
 
     def apply(self, epoch: int, step: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
         counts = self._layout.counts(gradients)
@@ -119,8 +136,8 @@ class ServedUpdates(AbstractUpdates):
         if counts:
             count_update(self._optimizer, 1)
 
-    def finish(self) -> None:
-        if keeps_averages(self._optimizer):
+    def finish(self, is_trained: bool) -> None:
+        if is_trained and keeps_averages(self._optimizer):
             self._adopt(self._layout.unpack_weights(take_averages(self._run, self._store)))
         self._store.finish()
 

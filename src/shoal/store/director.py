@@ -40,7 +40,7 @@ from shoal.store.letters import (
     Want,
 )
 from shoal.store.messages import CaughtUp, Differs
-from shoal.store.placement import Placement, Setback, setbacks
+from shoal.store.placement import Placement, Setback, ShardView, setbacks
 from shoal.store.staleness import StalenessClock
 from shoal.wire.messages import Message
 
@@ -77,7 +77,7 @@ class State(msgspec.Struct):
     training: Training | None = None
     serving: dict[str, int] = {}  # server -> the call that its script has come to
     closed: int = -1  # the last call that was closed
-    left: dict[int, Placement] = {}  # where the shards of trainings with tables were when they were closed, by call
+    left: dict[int, tuple[ShardView, ...]] = {}  # by call: where its shards were when it was closed
     view: int = 0  # the last number given to a view; no training uses one again
 
 
@@ -156,8 +156,8 @@ class Director:
                 return self._open(message)
             case Close(call) if call > state.closed and (training is None or call == training.opened.call):
                 state.training, state.closed = None, call
-                if training is not None and training.placement is not None and training.opened.tables:
-                    state.left[call] = training.placement
+                if training is not None:
+                    state.left[call] = self._leaves(training)
                 observed = _observed(training.clock) if training is not None else []
                 return [*observed, _send(self._servers, Closed(call))]
             case CaughtUp(shard, view, server) if training is not None and training.placement is not None:
@@ -209,6 +209,8 @@ class Director:
     # Trainings --------------------------------------------------------------------------------------
 
     def _open(self, opened: Open) -> list[Wish]:
+        needed = {*opened.remembers, *(left.call for left in opened.goes_on)}
+        self._state.left = {call: views for call, views in self._state.left.items() if call in needed}
         book = LeaseBook.begun(opened.batches, opened.epoch, opened.ahead, min(opened.done, opened.batches))
         self._state.training = Training(opened, book, StalenessClock(opened.bound), kept=opened.kept)
         return self._place(self._state.training)
@@ -244,14 +246,28 @@ class Director:
             training.clock.join(worker)
         self._state.view += 1
         number, opened = self._state.view, training.opened
-        left = self._state.left.pop(opened.after, None) if opened.after is not None else None
-        if left is not None and left.sizes == opened.sizes:
-            placement = left.resumed(number, servers, opened.tables)
-            lost = [setback for setback in setbacks(left, placement) if setback.shard in opened.tables]
-        else:
-            placement, lost = Placement.first(number, servers, min(opened.replicas, len(servers)), opened.sizes), []
+        places = self._places(opened)
+        placement = Placement.first(number, servers, min(opened.replicas, len(servers)), opened.sizes, places)
+        lost = setbacks(places, placement)
+        placement = placement.renewed(set(range(len(opened.sizes))) - set(opened.tables))
         training.placement = msgspec.structs.replace(placement, replicas=opened.replicas)
         return [*self._say_setbacks(training, lost), *self._publish(training, training.placement)]
+
+    def _leaves(self, training: Training) -> tuple[ShardView, ...]:
+        """Where its shards are now. One that was never placed, because nothing was to be trained, has moved nothing."""
+        if training.placement is not None:
+            return training.placement.views
+        return self._places(training.opened)
+
+    def _places(self, opened: Open) -> tuple[ShardView, ...]:
+        """Where shards that go on were when their trainings were closed; nowhere, if that is not known any more."""
+        return tuple(
+            msgspec.structs.replace(view, shard=left.shard)
+            for left in opened.goes_on
+            if 0 <= left.shard < len(opened.sizes)
+            for view in self._state.left.get(left.call, (ShardView(0, left.before, None, (), (), 0),))
+            if view.shard == left.before
+        )
 
     def _say_setbacks(self, training: Training, found: Sequence[Setback]) -> list[Wish]:
         return [Say(_setback(setback, setback.shard in training.opened.tables, training.kept)) for setback in found]
@@ -259,7 +275,7 @@ class Director:
     def _next_view(self, training: Training, before: Placement, lost: Sequence[str] = ()) -> list[Wish]:
         self._state.view += 1
         placement = training.placement = before.next(self._state.view, self._present(training))
-        said = self._say_setbacks(training, setbacks(before, placement))
+        said = self._say_setbacks(training, setbacks(before.views, placement))
         short = _short(placement)
         if short and not training.is_short:
             training.is_short = True

@@ -17,10 +17,20 @@ All may be said twice: a coordinator that is started in the place of one that di
 
 from __future__ import annotations
 
+import msgspec
+
 from shoal.store.batches import Batch
 from shoal.store.messages import CaughtUp, Differs
 from shoal.store.placement import Placement
 from shoal.wire.messages import Codec, Message
+
+
+class Left(msgspec.Struct, frozen=True):
+    """A shard that a training before this one has left on its servers."""
+
+    shard: int
+    call: int  # of that training
+    before: int  # the shard's number in it
 
 
 class Open(Message, frozen=True):
@@ -37,7 +47,8 @@ class Open(Message, frozen=True):
     done: int = 0  # batches of this epoch that counted before, in the run that it goes on from
     kept: int | None = None  # the step of the checkpoint that it goes on from
     tables: tuple[int, ...] = ()  # the shards that are parts of tables: nobody but servers has their rows
-    after: int | None = None  # the call whose tables go on in this one, as they were left
+    goes_on: tuple[Left, ...] = ()  # shards that servers have: of tables everything, of others all but the weights
+    remembers: tuple[int, ...] = ()  # calls that a later one may go on from
 
 
 class Serve(Message, frozen=True):

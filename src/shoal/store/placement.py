@@ -15,7 +15,7 @@ on the fullest of the servers is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
@@ -69,8 +69,15 @@ class Placement(msgspec.Struct, frozen=True):
     views: tuple[ShardView, ...]
 
     @classmethod
-    def first(cls, number: int, servers: Sequence[str], replicas: int, sizes: Sequence[int]) -> Placement:
-        """Spread shards of these sizes over the servers, balanced by bytes."""
+    def first(
+        cls,
+        number: int,
+        servers: Sequence[str],
+        replicas: int,
+        sizes: Sequence[int],
+        left: Iterable[ShardView] = (),
+    ) -> Placement:
+        """Spread shards of these sizes over the servers, balanced by bytes. `left`: those that have a place already."""
         if not servers:
             raise UsageError(
                 "parameter servers are needed, and this run has none. Start some with `shoal run --servers 1 ...`, "
@@ -83,8 +90,9 @@ class Placement(msgspec.Struct, frozen=True):
             )
         if not sizes:
             raise UsageError("there are no shards to place")
-        nowhere = tuple(ShardView(number, shard, None, (), (), number) for shard in range(len(sizes)))
-        return cls(number, tuple(servers), replicas, tuple(sizes), nowhere).next(number, servers)
+        views = {shard: ShardView(number, shard, None, (), (), number) for shard in range(len(sizes))}
+        views |= {view.shard: view for view in left}
+        return cls(number, tuple(servers), replicas, tuple(sizes), tuple(views.values())).next(number, servers)
 
     def next(self, number: int, servers: Sequence[str]) -> Placement:
         """The placement in the view of this number, with these servers. Servers that are gone lose their replicas."""
@@ -98,15 +106,15 @@ class Placement(msgspec.Struct, frozen=True):
             draft.move()
         return msgspec.structs.replace(self, number=number, servers=tuple(servers), views=tuple(draft.views))
 
-    def resumed(self, number: int, servers: Sequence[str], kept: Collection[int]) -> Placement:
-        """The first placement of a training that goes on with these shards as they are, and with the others anew."""
+    def renewed(self, shards: Collection[int]) -> Placement:
+        """These shards stay where they are, but from this view on their state is another: the primary is told it."""
         views = [
-            view
-            if view.shard in kept
-            else msgspec.structs.replace(view, origin=number, backups=(), newcomers=(*view.backups, *view.newcomers))
+            msgspec.structs.replace(view, origin=self.number, backups=(), newcomers=(*view.backups, *view.newcomers))
+            if view.shard in shards
+            else view
             for view in self.views
         ]
-        return msgspec.structs.replace(self, views=tuple(views)).next(number, servers)
+        return msgspec.structs.replace(self, views=tuple(views))
 
     @property
     def is_settled(self) -> bool:
@@ -130,12 +138,12 @@ class Placement(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, views=(*self.views[:shard], changed, *self.views[shard + 1 :]))
 
 
-def setbacks(before: Placement, after: Placement) -> tuple[Setback, ...]:
-    """The shards that go back to a checkpoint in the later of two views that follow each other."""
+def setbacks(before: Iterable[ShardView], after: Placement) -> tuple[Setback, ...]:
+    """The shards of these that go back to a checkpoint in the view that follows."""
     return tuple(
         Setback(old.shard, tuple(id for id in (old.primary, *old.backups) if id is not None))
-        for old, new in zip(before.views, after.views, strict=True)
-        if new.origin != old.origin
+        for old in before
+        if after.views[old.shard].origin != old.origin
     )
 
 

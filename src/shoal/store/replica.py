@@ -155,8 +155,9 @@ class Replica:
     A checkpoint of the shard is its tensors with `point.version` and `ledger`, when every decision is carried out.
     """
 
-    def __init__(self, shard: int, me: str, check_every: int = CHECK_EVERY) -> None:
-        self.point = NOTHING
+    def __init__(self, shard: int, me: str, check_every: int = CHECK_EVERY, point: Point = NOTHING) -> None:
+        """`point`: where its state stands, which is of a training before this one."""
+        self.point = point
         self.ledger = Ledger()
         self.shard = shard
         self._me = me
@@ -181,6 +182,11 @@ class Replica:
         return self._view.number
 
     @property
+    def standing(self) -> Point:
+        """Where its state stands, as far as it is known to be right."""
+        return NOTHING if self._differs else self.point
+
+    @property
     def is_primary(self) -> bool:
         return self._view.primary == self._me
 
@@ -201,12 +207,6 @@ class Replica:
         if self._me in view.holders:
             return [*self._stand(), *self._hear_held()]
         return [*self._leave(), *self._hear_held()]
-
-    def begin_anew(self) -> None:
-        """Another training goes on with this shard: its batches are others."""
-        self.ledger = Ledger()
-        self._queue.clear()
-        self._held.clear()
 
     def take_held(self) -> list[tuple[str, ShardMessage, object]]:
         """What was said before this server knew the view, for a shell that has to find the shard's state first."""
@@ -379,8 +379,7 @@ class Replica:
 
     def _stand(self) -> list[Decision]:
         self._asking = True
-        point = NOTHING if self._differs else self.point
-        return [self._tell(self._view.primary, Standing(self.shard, self._view.number, point))]
+        return [self._tell(self._view.primary, Standing(self.shard, self._view.number, self.standing))]
 
     def _follow(self, message: ShardMessage, beside: object) -> list[Decision]:
         match message:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +24,7 @@ from shoal.store.messages import (
     Lacking,
     Listed,
     Order,
+    Point,
     Pull,
     Pulled,
     Push,
@@ -30,7 +33,7 @@ from shoal.store.messages import (
     Transfer,
 )
 from shoal.store.placement import ShardView
-from shoal.store.replica import Apply, Decision, Digest, Drop, Give, GoBack, Load, Replica, Report, Tell
+from shoal.store.replica import NOTHING, Apply, Decision, Digest, Drop, Give, GoBack, Load, Replica, Report, Tell
 from shoal.store.saves import Desk, Save, Scribe
 from shoal.store.tensors import AnyShapes, Array, RowShapes, Shapes, Tensors
 from shoal.wire.keys import RunKey
@@ -39,6 +42,13 @@ from shoal.wire.messages import Message
 
 _LOOK_AGAIN = 1.0  # seconds
 _ANSWERS_WITHIN = 1.0
+
+
+class Kept(NamedTuple):
+    """A shard that a server has."""
+
+    point: Point
+    tensors: Tensors
 
 
 class Server:
@@ -54,15 +64,15 @@ class Server:
         shapes: Sequence[AnyShapes],
         make: Callable[[int], Tensors],
         scales: bool = False,
-        before: Server | None = None,
+        kept: Mapping[int, Kept] = MappingProxyType({}),
         codec: AbstractCodec | None = None,
         scribe: Scribe | None = None,
         ledger: Ledger = Ledger(),  # noqa: B008 (a value)
     ) -> None:
         """`make` makes a shard's tensors from the script's model. `scales`: stale updates count less.
 
-        `before`: of a training of the same model that is over. What it holds of tables may go on. `scribe` writes
-        checkpoints. `ledger`: what a shard remembers that begins from a worker's weights.
+        `kept`: shards that this server has from trainings before this one. `scribe` writes checkpoints. `ledger`: what
+        a shard remembers that begins from a worker's weights.
         """
         self._me = me
         self._call = call
@@ -71,12 +81,9 @@ class Server:
         self._make = make
         self._scales = scales
         self._codec = codec
-        self._replicas = [Replica(shard, me) for shard in range(len(shapes))]
-        self.tensors: dict[int, Tensors] = {}  # of the shards that it holds
-        if before is not None:
-            self._replicas, self.tensors = before._replicas, before.tensors
-            for replica in self._replicas:
-                replica.begin_anew()
+        self._tensors = {shard: about.tensors for shard, about in kept.items()}  # of the shards that it holds
+        points = {shard: about.point for shard, about in kept.items()}
+        self._replicas = [Replica(shard, me, point=points.get(shard, NOTHING)) for shard in range(len(shapes))]
         self._lacking: dict[int, _Lack] = {}
         self._letters: deque[bytes] = deque()
         self._over: BaseException | None = None
@@ -105,6 +112,10 @@ class Server:
             self._desk.look(self._lacking)
             if self.applied != before:
                 say("serving", self.applied)
+
+    def kept(self) -> dict[int, Kept]:
+        """All that it has, for trainings after this one."""
+        return {shard: Kept(self._replicas[shard].standing, tensors) for shard, tensors in self._tensors.items()}
 
     def close(self) -> None:
         self._seat.read_with(None)
@@ -242,7 +253,7 @@ class Server:
                     ]
                 )
             case Drop():
-                self.tensors.pop(replica.shard, None)
+                self._tensors.pop(replica.shard, None)
 
     def _give(self, to: str, message: Pulled | Transfer | Listed, asked: Sequence[Array]) -> None:
         tensors = self._of(message.shard)
@@ -257,9 +268,9 @@ class Server:
         self._links.post(to, message, given, lasting=False)  # the next update changes them
 
     def _of(self, shard: int) -> Tensors:
-        if shard not in self.tensors:
-            self.tensors[shard] = self._make(shard)
-        return self.tensors[shard]
+        if shard not in self._tensors:
+            self._tensors[shard] = self._make(shard)
+        return self._tensors[shard]
 
 
 class _Lack:

@@ -1,0 +1,64 @@
+"""What trainings have left on servers, as workers know it: optimizers' states, and rows of tables.
+
+Both outlive a fit. The next one with the same optimizer, or with the same table, begins where they are. A table's rows
+belong to its layer, whichever models and optimizers it is trained with; an optimizer's state to the optimizer.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from shoal.errors import CannotDistribute
+from shoal.hook.store_layout import StoreLayout
+from shoal.store.letters import Left
+from shoal.store.shards import Shard
+
+
+class _Updated(NamedTuple):
+    """By an optimizer, in its last training."""
+
+    call: int
+    shards: tuple[Shard, ...]
+
+
+class _Rows(NamedTuple):
+    """Of a table, since its last training."""
+
+    call: int
+    shards: Sequence[int]  # one for each part
+    loads: int  # of the layer by then: what it loads later counts more
+
+
+_updated: weakref.WeakKeyDictionary[Any, _Updated] = weakref.WeakKeyDictionary()  # by optimizer
+_rows: weakref.WeakKeyDictionary[Any, _Rows] = weakref.WeakKeyDictionary()  # by layer
+
+
+def left_for(layout: StoreLayout, optimizer: Any) -> tuple[Left, ...]:
+    """The shards that go on from an earlier training."""
+    found: list[Left] = []
+    if (before := _updated.get(optimizer)) is not None:
+        if before.shards != layout.shards:
+            raise CannotDistribute(
+                f"this {type(optimizer).__name__} has updated other variables before, and the servers have its state "
+                "for those. Compile the model with a new optimizer when you freeze or unfreeze layers."
+            )
+        found += [Left(shard.number, before.call, shard.number) for shard in layout.shards]
+    for table, layer in enumerate(layout.tables.layers):
+        if (rows := _rows.get(layer)) is not None and rows.loads == layer.loads:
+            parts = zip(layout.tables.of_table(table), rows.shards, strict=True)
+            found += [Left(shard, rows.call, number) for shard, number in parts]
+    return tuple(found)
+
+
+def remembered() -> tuple[int, ...]:
+    """The trainings that a later one may go on from."""
+    return tuple({about.call for about in _updated.values()} | {about.call for about in _rows.values()})
+
+
+def leave(call: int, layout: StoreLayout, optimizer: Any) -> None:
+    """This training is going to leave these."""
+    _updated[optimizer] = _Updated(call, layout.shards)
+    for table, layer in enumerate(layout.tables.layers):
+        _rows[layer] = _Rows(call, layout.tables.of_table(table), layer.loads)
