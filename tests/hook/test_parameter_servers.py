@@ -30,16 +30,19 @@ def trained(trainings: Trainings, name: str, backend: str, options: str, *argume
 def test_synchronous_training_has_the_bits_of_all_reduce_with_any_number_of_servers(
     trainings: Trainings, backend: str
 ) -> None:
-    """Of a second model too, in float16 with overflows, whose weights become averages, from a stream."""
-    (expected, *_), _ = trained(trainings, "all", backend, "-n 2 --pieces 4", 2, "--averaged", "stream")
+    """Of a second model too, in float16 with overflows, whose weights become averages, from a stream. And of the first
+    when it is compiled anew with the same optimizer.
+    """
+    everything = ("--averaged", "stream", "--again")
+    (expected, *_), _ = trained(trainings, "all", backend, "-n 2 --pieces 4", 2, *everything)
     assert 0 < expected["averaged"]["iterations"] < 3 * 13
     assert expected["averaged"]["weights"] != expected["averaged"]["before"]
-    for servers, workers, more in ((1, 2, ()), (2, 1, ("--averaged", "stream")), (3, 2, ())):
+    for servers, workers, more in ((1, 2, ()), (2, 1, everything), (3, 2, ())):
         options = f"-n {workers} --pieces 4 --strategy ps --servers {servers} --staleness 0"
         found, _ = trained(trainings, f"served{servers}", backend, options, 2, *more)
         assert len(found) == workers
         assert all(one == {name: expected[name] for name in one} for one in found), servers
-        assert all(("averaged" in one) == bool(more) for one in found)
+        assert all(("averaged" in one, "again" in one) == (bool(more),) * 2 for one in found)
 
 
 @pytest.mark.timeout(200)
@@ -48,20 +51,24 @@ def test_every_sample_counts_once_in_every_epoch_and_no_update_is_too_stale(
     trainings: Trainings, backend: str, bound: str
 ) -> None:
     options = f"-n 2 --strategy ps --servers 2 --staleness {bound}"
-    found, said = trained(trainings, "stale", backend, options, 3, "--pause", 0.01, "--averaged", "arrays", "--fits", 2)
+    more = ["--averaged", "arrays", "--fits", 2, "--again"]
+    found, said = trained(trainings, "stale", backend, options, 3, "--pause", 0.01, *more)
     assert len(found) == 2
     assert found[0] == found[1]
     for history in found[0]["history"]:
         assert history["ledger"] == [EVERY_SAMPLE_ONCE] * 3
         assert history["loss"][-1] < history["loss"][0]
     assert found[0]["history"][1]["loss"][0] < found[0]["history"][0]["loss"][0]  # it goes on where the first fit ended
+    again = found[0]["again"]["history"]
+    assert again["ledger"] == again["again"] == [EVERY_SAMPLE_ONCE]
+    assert again["loss"][0] < found[0]["history"][1]["loss"][0]
     averaged = found[0]["averaged"]  # in float16: updates that overflow count too, and change nothing
     first, second = averaged["history"]
     assert first["ledger"] + second["ledger"] == [EVERY_SAMPLE_ONCE] * 3
     assert second["loss"][0] < first["loss"][0]
     assert averaged["weights"] != averaged["before"]
     observed = OBSERVED.findall(said)
-    assert [int(updates) for updates, *_ in observed] == [3 * 13, 3 * 13, 2 * 13, 13]
+    assert [int(updates) for updates, *_ in observed] == [3 * 13, 3 * 13, 2 * 13, 13, 13]
     assert all(int(most) > 0 for _, _, most, _ in observed)  # they did not take turns
     assert bound == "inf" or all(int(most) <= int(bound) for _, _, most, _ in observed)
 

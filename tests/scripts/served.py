@@ -34,6 +34,7 @@ options.add_argument("--until", type=Path)
 options.add_argument("--fits", type=int, default=1)
 options.add_argument("--scope", type=float)
 options.add_argument("--averaged", choices=("arrays", "stream"))
+options.add_argument("--again", action="store_true")
 options.add_argument("--halt", type=int)  # after so many batches of its own, a worker waits to be killed
 options.add_argument("--units", type=int, default=3000)
 options.add_argument("--slow", type=Path)  # while it exists, a batch takes three seconds
@@ -43,8 +44,8 @@ given = options.parse_args()
 class Ledger(keras.metrics.Metric):
     """The sum, over the samples that have counted, of a number that each has: small integers, so it is exact."""
 
-    def __init__(self) -> None:
-        super().__init__(name="ledger")
+    def __init__(self, name: str = "ledger") -> None:
+        super().__init__(name=name)
         self.total = self.add_weight(shape=(), initializer="zeros", name="total")
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
@@ -126,6 +127,15 @@ def averaged() -> dict[str, Any]:
     }
 
 
+def again() -> dict[str, Any]:
+    """On with the same optimizer and one more metric, between fits in which there is nothing to do."""
+    nothing = [model.fit(x, y, epochs=2, initial_epoch=2, verbose=0).history]
+    model.compile(model.optimizer, loss, metrics=[Ledger(), Ledger("again")])
+    nothing.append(model.fit(x, y, epochs=0, verbose=0).history)
+    history = model.fit(x, y, batch_size=16, verbose=0).history
+    return {"nothing": nothing, "history": history, "weights": digest(model)}
+
+
 keras.utils.set_random_seed(5)
 random = np.random.default_rng(5)
 x = random.normal(size=(SAMPLES, 8, 8, 1)).astype("float32")
@@ -141,5 +151,7 @@ predicted = model.predict(x[:10], verbose=0)
 told = {"history": history, "tested": tested, "weights": digest(model), "shape": predicted.shape}
 if given.averaged is not None:
     told["averaged"] = averaged()
+if given.again:
+    told["again"] = again()
 if shoal.rank() < shoal.size():  # servers run the script too, and know nothing of what was trained
     Path(given.folder, f"{shoal.rank()}.json").write_text(json.dumps(told))

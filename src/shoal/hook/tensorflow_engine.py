@@ -70,7 +70,9 @@ class TensorflowEngine(AbstractEngine):
     def apply(self, gradients: Sequence[Array], states: Sequence[Array]) -> None:
         if self._update is None:
             self._update = self._function(self._apply)
-        self._update([_borrow(g) for g in gradients], [_borrow(s) for s in states])
+        # A variable lies where the tensor lies that was assigned to it: states must not lie in totals, whose memory is
+        # another training's after this one.
+        self._update([_borrow(g) for g in gradients], [tf.constant(np.array(s)) for s in states])
 
     def test(self, batch: Any, seeds: Seeds, number: int) -> tuple[Sequence[Array], Logs]:
         metrics, logs = self._test(batch, seeds.of_piece(number))
