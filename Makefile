@@ -39,7 +39,7 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --no-compile torch==2.13.0
 	$(BIN)/python -m pip install --quiet --no-compile --editable ".[jax,tensorflow,torch,dev]"
-	-@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib src
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib src || true
 	touch $(READY)
 
 clean:

@@ -15,11 +15,13 @@ def test_shards_write_and_read_the_state_of_the_whole_optimizer(trainings: Train
     succeeded(trainings.plain(backend, "optimizer_parts.py", out))
     found = json.loads(out.read_text())
     idle = found.pop("idle")
-    assert len(found) == 12
+    assert len(found) == 16
+    assert {kind for kind, one in found.items() if one["scaled"]} == {kind for kind in found if "scaled" in kind}
     for kind, one in found.items():
         assert one["unlike"] == [], kind
         assert one["more"] == [], kind
         assert one["says"], kind
+        assert one["knows"], kind
     assert found["adam"]["shards"] > 1
     assert found["adam"]["pieces"] > 2
     # What never has a gradient is written as it is in the beginning, not as this optimizer has it.

@@ -12,7 +12,6 @@ another backend, gets a nursery that is started anew, as every run outside of th
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import gc
@@ -24,7 +23,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -180,7 +178,6 @@ def _begin(words: list[str], environ: dict[str, str], folder: str, standard: Seq
 
 def _python(words: list[str]) -> None:
     if words[:2] == ["-m", "shoal"]:
-        import shoal.launch.local
         import shoal.launch.nursery
         from shoal import cli
 
@@ -248,14 +245,9 @@ def _end_with(act: Any) -> NoReturn:
     except BaseException:
         traceback.print_exc()
         code = 1
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-    finally:
-        os._exit(code)
+    from shoal.launch.processes import leave
+
+    leave(code)
 
 
 if __name__ == "__main__":

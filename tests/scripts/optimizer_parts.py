@@ -20,7 +20,14 @@ from shoal.checkpoint.pieces import join
 from shoal.checkpoint.publish import Published, publish
 from shoal.checkpoint.writer import Writer, Written
 from shoal.hook.shard_state import ShardState, parameters_of
-from shoal.hook.whole_optimizer import WholeOptimizer, counters, read_into, to_write
+from shoal.hook.whole_optimizer import (
+    WholeOptimizer,
+    known_to_workers,
+    number_of_loss_scale,
+    rates_of,
+    read_into,
+    to_write,
+)
 from shoal.store.shards import cut
 
 OPTIMIZERS = {
@@ -36,6 +43,14 @@ OPTIMIZERS = {
     "muon": lambda name: optimizers.Muon(name=name),
     "adafactor": lambda name: optimizers.Adafactor(name=name),
     "together": lambda name: optimizers.Adam(global_clipnorm=1.0, name=name),
+    "averages": lambda name: optimizers.Adam(use_ema=True, name=name),
+    "scaled": lambda name: optimizers.LossScaleOptimizer(optimizers.Adam(use_ema=True, name="inner"), name=name),
+    "scaled schedule": lambda name: optimizers.LossScaleOptimizer(
+        optimizers.SGD(optimizers.schedules.ExponentialDecay(0.1, 10, 0.5), momentum=0.9, name="inner"), name=name
+    ),
+    "scaled together": lambda name: optimizers.LossScaleOptimizer(
+        optimizers.Adam(global_clipnorm=1.0, name="inner"), name=name
+    ),
 }
 
 
@@ -80,7 +95,7 @@ def check(kind: str, folder: Path, idle: int = 0) -> dict[str, Any]:
         {
             f"optimizer/{i}/{variable.path}": numbers(variable)
             for i, variable in enumerate(built.variables)
-            if any(variable is counter for counter in counters(built))
+            if any(variable is rate for rate in rates_of(built))
         }
     )
     arrays = join({name: np.array(array) for part in parts for name, array in part.items()})
@@ -115,7 +130,13 @@ def check(kind: str, folder: Path, idle: int = 0) -> dict[str, Any]:
         plain(path) == plain(other) and shape in (None, actual)
         for (path, shape), (other, actual) in zip(listed, whole_path, strict=True)
     )
+    unbuilt = OPTIMIZERS[kind]("own")
+    known = {number: variable.path for number, variable in known_to_workers(unbuilt).items()}
+    scale = number_of_loss_scale(unbuilt)
+    knows = all(path == built.variables[number].path for number, path in known.items())
     return {
+        "knows": knows and (scale is None or built.variables[scale] is built.dynamic_scale),
+        "scaled": scale is not None and scale == number_of_loss_scale(built),
         "unlike": unlike,
         "more": sorted(arrays.keys() - expected.keys()),
         "shards": len(states),

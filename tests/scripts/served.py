@@ -116,9 +116,9 @@ def averaged() -> dict[str, Any]:
     before = Before()
     if given.averaged == "stream":
         data = ((x[at : at + 16], y[at : at + 16]) for _ in range(3) for at in range(0, SAMPLES, 16))
-        fit = partial(model.fit, data, steps_per_epoch=13, verbose=0, callbacks=[before])
+        fit = partial(model.fit, data, steps_per_epoch=13, verbose=0, callbacks=[before, Pace()])
     else:
-        fit = partial(model.fit, x, y, batch_size=16, verbose=0, callbacks=[before])
+        fit = partial(model.fit, x, y, batch_size=16, verbose=0, callbacks=[before, Pace()])
     return {
         "history": [fit(epochs=epochs).history for epochs in (2, 1)],
         "weights": digest(model),

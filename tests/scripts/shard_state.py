@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -515,7 +514,7 @@ def refusals() -> dict[str, str]:
         "other count": refusal(lambda: small.state.load(small.everything()[:-1])),
         "other shape": refusal(lambda: small.state.load([np.zeros(9, np.float32), *small.everything()[1:]])),
         "other type": refusal(lambda: small.state.apply(0, [np.zeros(8, np.float64)])),
-        "swapped": refusal(lambda: refuse_unless_served(SimpleNamespace(saving=None), optimizers.SGD(), swapping)),
+        "swapped": refusal(lambda: refuse_unless_served(swapping)),
         "untouched": str(same(small.weights(), Small(optimizers.SGD(0.1)).weights())),
     }
 

@@ -368,6 +368,6 @@ def _refuse_unless_possible(run: Run, prepared: Prepared, arguments: FitArgument
             "tf.data.Dataset) can't give. Use arrays, a keras.utils.PyDataset or a map-style torch DataLoader, or "
             "--staleness 0, or --strategy allreduce."
         )
-    refuse_unless_served(run, optimizer, arguments.callbacks)
+    refuse_unless_served(arguments.callbacks)
     if tables_of(prepared.model):
         refuse_unless_row_wise(optimizer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ def export(header: Any, arrays: Mapping[str, Array], out: Path) -> None:
     model = _model(header.get("model") if isinstance(header, dict) else None)
     variables = Variables(model)
     tables = _fill_tables(model, arrays)
-    _assign("trainable", [v if id(v) not in tables else None for v in variables.trainable], arrays)
-    _assign("state", variables.states, arrays)
+    _assign("trainable", {i: v for i, v in enumerate(variables.trainable) if id(v) not in tables}, arrays)
+    _assign("state", dict(enumerate(variables.states)), arrays)
     model.save(out)
 
 
@@ -62,21 +62,20 @@ def _fill_tables(model: Any, arrays: Mapping[str, Array]) -> set[int]:
     return {id(layer.embeddings) for layer in layers}
 
 
-def _assign(kind: str, variables: Sequence[Any], arrays: Mapping[str, Array]) -> None:
-    """By index, not by path: automatic names count up with every model that a script makes. None: has its value."""
+def _assign(kind: str, variables: Mapping[int, Any], arrays: Mapping[str, Array]) -> None:
+    """By index, not by path: automatic names count up with every model that a script makes."""
     found: dict[int, tuple[str, Array]] = {}
     for name, array in arrays.items():
         first, _, rest = name.partition("/")
         number = rest.partition("/")[0]
         if first == kind and number.isdecimal():
             found[int(number)] = (name, array)
-    wanted = {index: variable for index, variable in enumerate(variables) if variable is not None}
-    if found.keys() != wanted.keys():
+    if found.keys() != variables.keys():
         raise UsageError(
             f"the checkpoint has {len(found)} tensors of the kind {kind!r}, the model built from it has "
-            f"{len(wanted)}. {RESUME}"
+            f"{len(variables)}. {RESUME}"
         )
-    for index, variable in wanted.items():
+    for index, variable in variables.items():
         name, array = found[index]
         if tuple(variable.shape) != array.shape:
             raise UsageError(

@@ -68,6 +68,12 @@ def fit(run: Run, strategy: Strategy, model: Any, arguments: FitArguments, call:
             return training.run()
 
 
+def replay(model: Any, returned: bytes) -> Any:
+    """A fit that was over before the checkpoint which the run goes on from. Later ones draw what they would have."""
+    _draw_seed()
+    return history_of(model, returned)
+
+
 def _scales(strategy: Strategy) -> bool:
     return isinstance(strategy, ParameterServer) and strategy.scale_by_staleness
 
@@ -77,7 +83,7 @@ def _updates(
 ) -> AbstractUpdates:
     if servers is None:
         return OwnUpdates(prepared.engine, prepared.model)
-    refuse_unless_served(run, prepared.model.optimizer, arguments.callbacks)
+    refuse_unless_served(arguments.callbacks)
     return ServedUpdates(run, prepared.engine, prepared.shape, servers, call)
 
 
@@ -147,10 +153,14 @@ def _agree_on_seed(company: Company) -> int:
 
     Every worker draws one, so that their random numbers stay in step; the chief's counts.
     """
-    drawn = random.getrandbits(63)
+    drawn = _draw_seed()
     if company.is_late:
         return drawn  # until the others tell theirs
     return int(company.gather("fit: the seed", str(drawn).encode()).chiefs)
+
+
+def _draw_seed() -> int:
+    return random.getrandbits(63)
 
 
 def _batch_size(request: feeds.Request) -> int | None:

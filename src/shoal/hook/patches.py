@@ -18,11 +18,11 @@ from shoal.errors import CannotDistribute
 from shoal.hook import engines, feeds, sharded_embedding
 from shoal.hook.calls import decode_plain, decode_predictions, encode_plain, encode_predictions
 from shoal.hook.evaluate import evaluate
-from shoal.hook.fit import fit
+from shoal.hook.fit import fit, replay
 from shoal.hook.predict import predict
 from shoal.hook.preload import check_backend
 from shoal.hook.run import Run
-from shoal.hook.training import FitArguments, history_of, returned_by_fit
+from shoal.hook.training import FitArguments, returned_by_fit
 from shoal.strategies.allreduce import AllReduce
 from shoal.strategies.parameter_server import ParameterServer
 from shoal.strategies.scope import Strategy, entered
@@ -93,7 +93,7 @@ def _fit(run: Run, original: Any) -> Any:
         history = run.calls.count(
             lambda call: fit(run, _strategy_of(run, self), self, arguments, call),
             returned_by_fit,
-            partial(history_of, self),
+            partial(replay, self),
             waits=False,
         )
         run.rest()  # not after an error, whose report tells what was going on

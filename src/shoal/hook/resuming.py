@@ -19,7 +19,7 @@ from shoal.hook.calls import encode_plain
 from shoal.hook.engine import AbstractEngine, is_window
 from shoal.hook.position import Position
 from shoal.hook.tables import layers_of
-from shoal.hook.whole_optimizer import Named, WholeOptimizer
+from shoal.hook.whole_optimizer import Named, WholeOptimizer, known_to_workers, number_of_loss_scale
 from shoal.strategies.schema import Array
 
 _SHOWN = 4  # variables of each kind of difference that an error names
@@ -65,14 +65,21 @@ def _read(path: Path, expected: Expected) -> Result:
     wrong = differences(_of_model(expected), _of_checkpoint(manifest))
     if wrong:
         return Result([wrong.encode(), b"", b""], [])
-    own = len(engine.variables.optimizer)  # with servers, a worker's has next to nothing
+    own = known_to_workers(engine.model.optimizer)
+    scale = number_of_loss_scale(engine.model.optimizer) if expected.served else None
 
     def is_mine(name: str) -> bool:
         kind, index = _place(name)
-        return kind != saved_rows.KIND and (kind != "optimizer" or index < own)
+        return kind != saved_rows.KIND and (kind != "optimizer" or index in own)
 
-    found = load(path, is_mine).arrays
+    found = load(path, lambda name: is_mine(name) or _place(name) == ("optimizer", scale)).arrays
     kinds = _by_kind(found)
+    at, _ = msgspec.msgpack.decode(to_bytes(manifest.header["position"]), type=tuple[Position, int])
+    at.loss_scale = None  # for workers that have the whole optimizer
+    if scale is not None:
+        at.loss_scale = float(kinds["optimizer"][scale])
+        if scale not in own:
+            del kinds["optimizer"][scale]
     state = [
         *_in_order(kinds.get("trainable", {})),
         *_in_order(kinds.get("state", {})),
@@ -80,7 +87,6 @@ def _read(path: Path, expected: Expected) -> Result:
         *_in_order(kinds.get("metric", {})),
         found["seeds"],
     ]
-    at, _ = msgspec.msgpack.decode(to_bytes(manifest.header["position"]), type=tuple[Position, int])
     position = encode_plain((at, len(state)))
     callbacks = _in_order(kinds.get("callback", {}))
     return Result([b"", position, to_bytes(manifest.header["callbacks"])], [*state, *callbacks])

@@ -29,7 +29,7 @@ from shoal.collectives.group import Company, Result
 from shoal.config import Saving
 from shoal.hook.engine import AbstractEngine, is_window
 from shoal.hook.served_saving import ServersParts
-from shoal.hook.whole_optimizer import counters
+from shoal.hook.whole_optimizer import known_to_workers, rates_of
 from shoal.store.client import Rest
 from shoal.strategies.notes import Note
 from shoal.strategies.notes import Part as NotedPart
@@ -227,7 +227,6 @@ class Saver:
         kinds = {
             "trainable": variables.trainable,
             "state": [variable for variable in variables.states if not is_window(variable)],
-            "optimizer": variables.optimizer,
         }
         names = [
             f"{kind}/{i}/{variable.path}"
@@ -235,13 +234,15 @@ class Saver:
             for i, variable in enumerate(listed)
             if not is_window(variable)  # a table's place among the trainable stays free: servers write its rows
         ]
+        optimizer = known_to_workers(self._engine.model.optimizer)
+        names += [f"optimizer/{i}/{variable.path}" for i, variable in optimizer.items()]
         names += [f"metric/{i}/{variable.path}" for i, variable in enumerate(variables.metrics)]
         names.append("seeds")
         names += [f"callback/{i}" for i in range(len(arrays) - len(names))]
         named = dict(zip(names, arrays, strict=True))
         if self._servers is not None:
-            mine = {id(variable) for variable in counters(self._engine.model.optimizer)}
-            for i, variable in enumerate(variables.optimizer):
+            mine = {id(variable) for variable in rates_of(self._engine.model.optimizer)}
+            for i, variable in optimizer.items():
                 if id(variable) not in mine:
                     del named[f"optimizer/{i}/{variable.path}"]
         return named

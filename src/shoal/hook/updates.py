@@ -173,8 +173,8 @@ def take_averages(run: Run, store: Client) -> Weights:
     return weights
 
 
-def refuse_unless_served(run: Run, optimizer: Any, callbacks: Any) -> None:
-    """Raises for what does not work with parameter servers yet."""
+def refuse_unless_served(callbacks: Any) -> None:
+    """Raises for what does not work with parameter servers."""
     given = getattr(callbacks, "callbacks", callbacks)  # of a CallbackList
     if any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in keras.tree.flatten(given)):
         raise CannotDistribute(
@@ -182,7 +182,3 @@ def refuse_unless_served(run: Run, optimizer: Any, callbacks: Any) -> None:
             "them on the servers. Leave it out: the weights become the averages when fit ends, and every n updates "
             "with ema_overwrite_frequency=n. Or use --strategy allreduce."
         )
-    if run.saving is not None or run.calls.is_resumed:
-        odd = "use_ema=True" if keeps_averages(optimizer) else "mixed_float16"
-        if keeps_averages(optimizer) or isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            raise CannotDistribute(f"checkpoints of a training with {odd} do not work with parameter servers yet")

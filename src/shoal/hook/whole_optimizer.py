@@ -17,10 +17,12 @@ import numpy as np
 from shoal.checkpoint.pieces import Piece
 from shoal.checkpoint.read import load
 from shoal.errors import CannotDistribute
-from shoal.hook.shard_optimizer import Held, another_like, needs_of, scope_of
+from shoal.hook.shard_optimizer import Held, another_like, levels, needs_of, scope_of
 from shoal.hook.shard_state import ShardState
 from shoal.store.shards import Needs
 from shoal.strategies.schema import Array
+
+_OF_LOSS_SCALE = ("step_counter", "dynamic_scale")  # in this order
 
 Named = tuple[str, tuple[int, ...] | None]  # a variable's path and its shape, where that is known
 
@@ -97,10 +99,11 @@ class WholeOptimizer:
 
     def _of_some(self, own: Any, held: Sequence[Held], like: Any) -> Iterator[Slot]:
         index = {id(variable): place for place, variable in enumerate(like.variables)}
-        for name, mine in vars(own).items():
-            if isinstance(mine, keras.Variable):
-                whole = vars(like)[name]
-                yield Slot(mine, index[id(whole)], whole.path, tuple(mine.shape), None)
+        for level, known in zip(levels(own), levels(like), strict=True):
+            for name, mine in vars(level).items():
+                if isinstance(mine, keras.Variable):
+                    whole = vars(known)[name]
+                    yield Slot(mine, index[id(whole)], whole.path, tuple(mine.shape), None)
         listed = _lists(like)
         for name, slots in _lists(own).items():
             for one, slot in zip(held, slots, strict=False):
@@ -112,11 +115,11 @@ class WholeOptimizer:
 
 
 def to_write(whole: WholeOptimizer, state: ShardState, is_first: bool) -> dict[str, Array]:
-    """A shard's part of a checkpoint, where it lies: without what the workers write, which is the count of updates and
-    the learning rate. `is_first`: this shard writes what all have alike.
+    """A shard's part of a checkpoint, where it lies: without the learning rate, which workers write. `is_first`: this
+    shard writes what all have alike.
     """
     optimizer = state.optimizer
-    workers = {id(variable) for variable in counters(optimizer)}
+    workers = {id(variable) for variable in rates_of(optimizer)}
     slots = whole.slots(optimizer, state.held)
     mine = {id(slot) for listed in _lists(optimizer).values() for slot in listed}
     chosen = [slot for slot in slots if id(slot.own) not in workers and (is_first or id(slot.own) in mine)]
@@ -147,10 +150,30 @@ def read_into(whole: WholeOptimizer, state: ShardState, path: Path) -> None:
     state.write([slot.own for slot in slots], values)
 
 
-def counters(optimizer: Any) -> list[Any]:
-    """The variables that a worker's optimizer has too, where servers hold the rest."""
-    found = (getattr(optimizer, name, None) for name in ("_iterations", "_learning_rate"))
-    return [variable for variable in found if isinstance(variable, keras.Variable)]
+def known_to_workers(optimizer: Any) -> dict[int, Any]:
+    """The variables that a worker's optimizer has, by their numbers: few, where servers hold the rest.
+
+    Those come first. But one that scales the loss has two more when it is built, before those of the one inside it.
+    """
+    if optimizer.built or not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return dict(enumerate(optimizer.variables))
+    inner = optimizer.inner_optimizer.variables
+    outer = optimizer.variables[: len(optimizer.variables) - len(inner)]
+    return dict(enumerate(outer)) | dict(enumerate(inner, len(outer) + len(_OF_LOSS_SCALE)))
+
+
+def number_of_loss_scale(optimizer: Any) -> int | None:
+    """Among an optimizer's variables; None if it does not scale the loss."""
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return None
+    built = 0 if optimizer.built else len(_OF_LOSS_SCALE)
+    return len(optimizer.variables) - len(optimizer.inner_optimizer.variables) + built - 1
+
+
+def rates_of(optimizer: Any) -> list[Any]:
+    """The variables that workers set, and servers only follow."""
+    rates = (getattr(level, "_learning_rate", None) for level in levels(optimizer))
+    return [rate for rate in rates if isinstance(rate, keras.Variable)]
 
 
 def index_of(name: str) -> int | None:
@@ -172,10 +195,11 @@ def _small(optimizer: Any, trainable: Sequence[Any]) -> Any:
     return like
 
 
-def _lists(optimizer: Any) -> dict[str, list[Any]]:
-    """An optimizer's lists of variables, one for each that it was built on."""
+def _lists(optimizer: Any) -> dict[tuple[int, str], list[Any]]:
+    """An optimizer's lists of variables, one for each that it was built on; by its level and the list's name."""
     return {
-        name: list(listed)
-        for name, listed in vars(optimizer).items()
+        (number, name): list(listed)
+        for number, level in enumerate(levels(optimizer))
+        for name, listed in vars(level).items()
         if isinstance(listed, list) and name not in ("_variables", "_trainable_variables")
     }

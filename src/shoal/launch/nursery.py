@@ -30,7 +30,7 @@ from typing import IO, NoReturn
 
 from shoal.clock import Deadline
 from shoal.errors import WireError
-from shoal.launch.processes import Process
+from shoal.launch.processes import Process, leave
 from shoal.wire.connection import Connection
 from shoal.wire.messages import Codec, Message
 from shoal.wire.pairs import inherited, pair
@@ -177,22 +177,7 @@ def _live(birth: Birth, descriptors: list[int]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        _leave(code)
-
-
-def _leave(code: int) -> NoReturn:
-    """As an interpreter ends: what was registered to be done at exit, what is still to be written."""
-    import atexit
-    import threading
-
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-    finally:
-        os._exit(code)
+        leave(code)
 
 
 def _rename(words: Sequence[str]) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 
 class Child:
@@ -116,3 +118,15 @@ def _has_children(group: int) -> bool:
         if int(fields[2]) == group and int(path.parent.name) != group and fields[0] != "Z":
             return True
     return False
+
+
+def leave(code: int) -> NoReturn:
+    """Ends a forked process as an interpreter ends: does what is to be done at exit, writes what is to be written."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+    finally:
+        os._exit(code)
