@@ -67,6 +67,18 @@ def test_synchronous_training_has_the_same_bits_whoever_wrote_the_checkpoint_and
 
 
 @pytest.mark.timeout(400)
+def test_asynchronous_training_in_float16_with_averages_goes_on_in_mid_epoch(trainings: Trainings) -> None:
+    served = "--strategy ps --staleness 2"
+    halted = (1, "--averaged", "arrays", "--pause", 0.01, "--halt", STEPS // 2 + STEPS // 2 + 2)
+    cut = power_cut(trainings, "half", f"-n 2 --servers 2 {served} --checkpoint-every 2steps", STEPS + 2, *halted)
+    assert STEPS < newest(cut) < 3 * STEPS
+    found = trained(trainings, "half-on", f"-n 3 --servers 1 {served} --checkpoint {cut} --resume auto", *halted[:3])
+    first, second = found["averaged"]["history"]
+    assert first["ledger"] + second["ledger"] == [EVERY_SAMPLE_ONCE] * 3
+    assert first["loss"][0] > first["loss"][1] > second["loss"][0] > 0
+
+
+@pytest.mark.timeout(400)
 def test_asynchronous_training_goes_on_in_mid_epoch_and_every_sample_counts_once(trainings: Trainings) -> None:
     served = "--strategy ps --staleness 2"
     halted = (2, "--fits", 2, "--pause", 0.01, "--halt", 2 * STEPS // 2 + STEPS // 2 + 2)

@@ -114,7 +114,8 @@ class StoreLayout:
         if so_far is not None:
             counts = (so_far.samples, (so_far.epoch + 1) * so_far.updates, so_far.updates)
             sums = [*so_far.metrics, *so_far.extras, *map(np.asarray, counts)]
-            for place, value in zip(weights[0][len(weights[0]) - len(sums) :], sums, strict=True):
+            first = len(self.shards[0].ranges) + self._states
+            for place, value in zip(weights[0][first : first + len(sums)], sums, strict=True):
                 place[:] = value.reshape(-1)
         return weights
 
