@@ -113,6 +113,50 @@ def test_a_training_with_tables_goes_on_from_a_checkpoint_with_other_servers(tra
     is_the_same(folder, plain(trainings, "torch", "adagrad"))
 
 
+SYNCHRONOUS = "--strategy ps --staleness 0 --pieces 4 --threads 1"
+
+
+def reduced(trainings: Trainings, backend: str, optimizer: str) -> list[dict[str, object]]:
+    """What all-reduce without servers gives with the same pieces: there the tables are ordinary layers."""
+    folder = trainings.folder / f"reduced-{backend}"
+    folder.mkdir()
+    succeeded(trainings.shoal(backend, "-n 1 --pieces 4 --threads 1", "tables.py", folder, optimizer))
+    return told(folder)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("backend", "optimizer"), [("jax", "adam"), ("tensorflow", "ftrl")])
+def test_synchronous_training_has_the_bits_of_all_reduce(trainings: Trainings, backend: str, optimizer: str) -> None:
+    folder = trainings.folder / f"synchronous-{backend}"
+    folder.mkdir()
+    succeeded(trainings.shoal(backend, f"-n 2 --servers 2 {SYNCHRONOUS}", "tables.py", folder, optimizer))
+    assert told(folder) == reduced(trainings, backend, optimizer) * 2
+
+
+@pytest.mark.timeout(300)
+def test_synchronous_training_has_the_same_bits_when_workers_and_servers_are_lost(trainings: Trainings) -> None:
+    """One of each while the others go on, and others come; then all of them. It goes on from a checkpoint, with other
+    numbers of both.
+    """
+    folder, saved = trainings.folder / "lost", trainings.folder / "lost-saved"
+    folder.mkdir()
+    script = [SCRIPTS / "tables.py", folder, "adagrad"]
+    options = f"run --backend torch -n 1:2 --servers 2 {SYNCHRONOUS} --checkpoint {saved} --checkpoint-every 2steps"
+    with Going(trainings, [*options.split(), *script, "--pause", 0.4]) as run:
+        killer = Killer(run, Path(trainings.environ["XDG_RUNTIME_DIR"]), seed=2)
+        run.until("both train", lambda: killer.doing("worker-0")[0] > 0 and killer.doing("worker-1")[0] > 0)
+        killer.strike("worker")
+        killer.strike("server")
+        run.until("another worker trains", lambda: killer.doing("worker-2")[0] > 0)
+        step = killer.doing("worker-2")[0]
+        run.until("it is in a checkpoint", lambda: newest(saved) > step)
+        trainings.kill_everything()
+    assert newest(saved) < 26
+    options = f"-n 3 --servers 1 {SYNCHRONOUS} --resume {saved / f'step-{newest(saved):09}'}"
+    succeeded(trainings.shoal("torch", options, *script))
+    assert told(folder) == reduced(trainings, "torch", "adagrad") * 3
+
+
 @pytest.mark.timeout(200)
 def test_the_example_finds_out_what_users_click_on(trainings: Trainings) -> None:
     example = SCRIPTS.parents[1] / "examples/recommend.py"

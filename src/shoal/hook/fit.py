@@ -29,8 +29,6 @@ from shoal.strategies.allreduce import AllReduce, check_batch
 from shoal.strategies.parameter_server import ParameterServer
 from shoal.strategies.scope import Strategy
 
-_BOUNDED = "train its model with `--strategy ps` and a staleness of at least 1, or run the script without servers"
-
 
 def fit(run: Run, strategy: Strategy, model: Any, arguments: FitArguments, call: int) -> Any:
     """Trains; returns the History, the same on every worker."""
@@ -38,7 +36,7 @@ def fit(run: Run, strategy: Strategy, model: Any, arguments: FitArguments, call:
         raise ValueError("You must call `compile()` before calling `fit()`.")
     servers = strategy.servers_for(run.servers) if isinstance(strategy, ParameterServer) else None
     cut = strategy if isinstance(strategy, AllReduce) else AllReduce()
-    prepare = partial(_prepared, run, model, arguments, cut, served=servers is not None)
+    prepare = partial(_prepared, run, model, arguments, cut, servers)
     if run.is_server:
         if servers is not None:
             with prepare(pieces=1) as prepared:
@@ -53,10 +51,6 @@ def fit(run: Run, strategy: Strategy, model: Any, arguments: FitArguments, call:
             return training.run()
     pieces, fixed = cut.pieces_for(run.pieces, run.workers), cut.fixes_pieces(run.pieces)
     with prepare(pieces) as prepared:
-        if tables := tables_of(model):
-            raise UsageError(
-                f"with staleness 0 the rows of {tables.layers[0].name} can't be on servers yet: {_BOUNDED}"
-            )
         updates = _updates(run, prepared, arguments, servers, call)
         with contextlib.closing(
             SynchronousTraining(run, prepared, arguments, call, pieces, fixed, updates)
@@ -89,10 +83,10 @@ def _updates(
 
 @contextlib.contextmanager
 def _prepared(
-    run: Run, model: Any, arguments: FitArguments, cut: AllReduce, pieces: int, served: bool
+    run: Run, model: Any, arguments: FitArguments, cut: AllReduce, servers: Servers | None, pieces: int
 ) -> Iterator[Prepared]:
-    """Data, model and step, ready to be trained; closed at the end. `served`: servers hold the optimizer's state."""
-    company = run.company
+    """Data, model and step, ready to be trained; closed at the end. `servers` hold the optimizer's state, if any."""
+    company, served = run.company, servers is not None
     seed = _agree_on_seed(company)
     request = feeds.Request(
         "fit",
@@ -121,8 +115,11 @@ def _prepared(
             model._symbolic_build(data_batch=batch)
         tables = tables_of(model)
         if tables and not served:
-            raise UsageError(f"the rows of {tables.layers[0].name} are on servers: {_BOUNDED}")
-        tables.widen(spec, request)
+            raise UsageError(
+                f"the rows of {tables.layers[0].name} are on servers: train its model with `--strategy ps`, or run the "
+                "script without servers"
+            )
+        tables.widen(spec, request, exactly=servers is not None and servers.staleness == 0)
         validation = None
         if held_out is not None and not run.is_server:
             validation = Evaluation.of_held_out(run, cut, model, held_out, arguments)

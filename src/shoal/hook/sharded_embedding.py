@@ -132,9 +132,9 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         """How many rows the window holds."""
         return int(self.window.shape[0])
 
-    def widen(self, rows: int) -> None:
+    def resize(self, rows: int) -> None:
         """Makes room for so many rows. The model has other variables then."""
-        if rows > self.room:
+        if rows != self.room:
             self._untrack_variable(self.window)
             self._untrack_variable(self.window_ids)
             self._tracker.unlock()

@@ -159,12 +159,22 @@ class StoreLayout:
             updates,
         )
 
-    def pack_gradients(self, gradients: Sequence[Array], counts: bool) -> list[list[Array]]:
-        """What is pushed of gradients of `variables`, by shard, where they lie. `counts`: as the method says."""
-        return [parts + self._about(counts) for parts in self._by_shard(gradients)]
+    def pack_gradients(self, gradients: Sequence[Array], ids: Ids, counts: bool) -> list[list[Array]]:
+        """What is pushed of a step's gradients, by shard, where they lie. `ids`: of tables. `counts`: as it says."""
+        dense = [parts + self._about(counts) for parts in self._by_shard(self._of_variables(gradients))]
+        return dense + self.tables.pack(ids, self._of_windows(gradients))
 
     def counts(self, gradients: Sequence[Array]) -> bool:
-        """Whether they change the weights: they do not if the loss was scaled too much for float16."""
+        """Whether a step's gradients change the weights: not if the loss was scaled too much for float16."""
+        return self._count(self._of_variables(gradients))
+
+    def _of_variables(self, gradients: Sequence[Array]) -> list[Array]:
+        return [gradients[place] for place in self._dense]
+
+    def _of_windows(self, gradients: Sequence[Array]) -> list[Array | None]:
+        return [None if place is None else gradients[place] for place in self._windows]
+
+    def _count(self, gradients: Sequence[Array]) -> bool:
         if not self._scaled:
             return True
         kinds = (np.dtype(parameter.dtype) for parameter in self._parameters)
@@ -197,8 +207,8 @@ class StoreLayout:
         table, those of the rows that it began with.
         """
         gradients, states, metrics, extras = self._shape.split(arrays)
-        dense = [gradients[place] for place in self._dense]
-        parcels, about = self._by_shard(dense), self._about(self.counts(dense))
+        dense = self._of_variables(gradients)
+        parcels, about = self._by_shard(dense), self._about(self._count(dense))
         if copy:
             parcels = [[np.array(part) for part in parcel] for parcel in parcels]
         changes = [new - old.reshape(new.shape) for new, old in zip(states, before, strict=True)]
@@ -206,8 +216,7 @@ class StoreLayout:
         added = [*changes, *metrics, *sums, size, epoch + 1, 1]
         kinds = self.shapes[0].pushed(0)[len(self.shards[0].ranges) :][: len(added)]
         parcels[0] += [np.array(value, kind.dtype).reshape(-1) for value, kind in zip(added, kinds, strict=True)]
-        windows = [None if place is None else gradients[place] for place in self._windows]
-        return [parcel + about for parcel in parcels] + self.tables.pack(ids, windows)
+        return [parcel + about for parcel in parcels] + self.tables.pack(ids, self._of_windows(gradients))
 
     def _named(self) -> list[tuple[Any, Any]]:
         return list(zip(self._parameters, self.variables, strict=True))

@@ -152,7 +152,7 @@ class SynchronousTraining(AbstractTraining):
             self._leave()
         if self._save_next:
             self._save()
-        task = _StepTask(self._run, engine, self._source, at, self._note)
+        task = _StepTask(self._run, engine, self._source, self._updates, at, self._note)
         name = f"fit epoch {epoch} step {at.step}"
         exchanged = self._reduction.step(name, task, keeper=self, admit=self._newcomers, leavers=self._leavers)
         if exchanged is None:
@@ -214,7 +214,8 @@ class SynchronousTraining(AbstractTraining):
         """This worker stopped after the last step: the next one, which others may have begun, must not count."""
         if self._source.is_over(self._at.step):
             return
-        task = _StepTask(self._run, self._engine, self._source, self._at, partial(self._note, stop=True))
+        stops = partial(self._note, stop=True)
+        task = _StepTask(self._run, self._engine, self._source, self._updates, self._at, stops)
         self._reduction.step(f"fit epoch {epoch} step {self._at.step}", task, stops=True)
 
     def _warn_if_short(self, step: int, steps: int | None) -> None:
@@ -234,12 +235,14 @@ class _StepTask:
         run: Run,
         engine: AbstractEngine,
         source: AbstractSource,
+        updates: AbstractUpdates,
         at: Position,
         note: Callable[[float], Note],
     ) -> None:
         self._run = run
         self._engine = engine
         self._source = source
+        self._updates = updates
         self._at = at
         self._note = note
         self._taken: Taken | None = None
@@ -250,7 +253,10 @@ class _StepTask:
         self._run.say("waiting for data", self._at.total)
         self._taken = self._source.take(self._at.step, split, group)
         self._started = time.perf_counter()
-        return self._taken.size if self._taken is not None else None
+        if self._taken is None:
+            return None
+        self._updates.bring(self._source, self._at.step, self._taken, group)
+        return self._taken.size
 
     def compute(self, piece: int, low: int, high: int) -> Sequence[Array]:
         taken = self._taken

@@ -13,6 +13,7 @@ from typing import Any, cast
 import keras
 import numpy as np
 
+from shoal.collectives.group import AbstractGroup
 from shoal.data.sources import Spec
 from shoal.errors import CannotDistribute, UsageError
 from shoal.hook import feeds
@@ -132,14 +133,17 @@ class Tables:
     def __bool__(self) -> bool:
         return bool(self.layers)
 
-    def widen(self, spec: Spec, request: feeds.Request) -> None:
-        """Makes room for the rows of a batch of such data. Before the model gets its engine."""
+    def widen(self, spec: Spec, request: feeds.Request, exactly: bool = False) -> None:
+        """Makes room for the rows of a batch of such data, and for no others if `exactly`: then all workers have the
+        same, whatever they have seen before. Before the model gets its engine.
+        """
         if self.layers:
             wanted = [0] * len(self.layers)
             for table, found in self._found(feeds.example(spec, feeds.size_of_batches(request))):
                 wanted[table] += found.size
             for layer, count in zip(self.layers, wanted, strict=True):
-                layer.widen(min(count, layer.input_dim))
+                needed = min(count, layer.input_dim)
+                layer.resize(needed if exactly else max(needed, layer.room))
             for layer in self._whole_model._flatten_layers():
                 if hasattr(layer, "_torch_params"):  # which has every variable of the layers below, too
                     layer._track_variables()
@@ -152,12 +156,12 @@ class Tables:
             wanted[table].append(found.reshape(-1))
         ids = [np.unique(np.concatenate(parts)).astype(np.int64) for parts in wanted]
         for layer, mine in zip(self.layers, ids, strict=True):
-            if mine.size > layer.room:
-                raise UsageError(
-                    f"a batch has {mine.size:,} different ids for {layer.name}, and the first one had at most "
-                    f"{layer.room:,}. Give batches of one size, or the largest first."
-                )
+            _check_room(layer, mine)
         return ids
+
+    def no_ids(self) -> Ids:
+        """What no sample needs."""
+        return [_NO_IDS] * len(self.layers)
 
     def show(self, engine: AbstractEngine, ids: Ids, rows: Sequence[Array]) -> None:
         """Put these rows into the windows."""
@@ -185,12 +189,30 @@ class Tables:
         ids = self.ids(batch, lambda sample: f"sample {sample} of batch {number}")
         self.show(engine, ids, trained.look_up(self.layers, ids))
 
-    def look_up(self, layers: Sequence[Any], ids: Ids) -> list[Array]:
+    def bring_for_all(self, engine: AbstractEngine, mine: Ids, group: AbstractGroup) -> Ids:
+        """Within an act, for one step of all workers. Returns the ids that they need together, in whose order their
+        windows are; this worker's has only the rows that it needs itself.
+        """
+        _, client = self._store
+        *told, views = zip(*group.gather_rows("ids", [*mine, np.array([client.view])]), strict=True)
+        least = int(max(view[0] for view in views))  # in which all updates before were acknowledged
+        needed = [np.unique(np.concatenate(ids)) for ids in told]
+        found = zip(self.layers, needed, mine, self.look_up(self.layers, mine, least), strict=True)
+        windows = []
+        for layer, ids, own, rows in found:
+            _check_room(layer, ids)
+            window = np.zeros((ids.size, layer.output_dim), np.float32)
+            window[np.searchsorted(ids, own)] = rows
+            windows.append(window)
+        self.show(engine, needed, windows)
+        return needed
+
+    def look_up(self, layers: Sequence[Any], ids: Ids, least: int = 0) -> list[Array]:
         """The rows with these ids of some of the tables."""
         shards, client = self._store
         wanted = dict(zip(layers, ids, strict=True))
         whole = [wanted.get(layer, _NO_IDS) for layer in self.layers]
-        rows = dict(zip(self.layers, shards.join(whole, client.look(0, shards.ask(whole))), strict=True))
+        rows = dict(zip(self.layers, shards.join(whole, client.look(0, shards.ask(whole), least)), strict=True))
         return [rows[layer] for layer in layers]
 
     def all_rows(self, layer: Any) -> tuple[Array, Array]:
@@ -334,6 +356,14 @@ def _table(layer: Any, servers: int, smallest: int) -> Table:
     whole = layer.input_dim * layer.output_dim * 4
     parts = max(1, min(servers, whole // smallest))
     return Table(layer.name, layer.input_dim, layer.output_dim, layer.new_rows, parts)
+
+
+def _check_room(layer: Any, ids: Array) -> None:
+    if ids.size > layer.room:
+        raise UsageError(
+            f"a batch has {ids.size:,} different ids for {layer.name}, and the first one had at most {layer.room:,}. "
+            "Give batches of one size, or the largest first."
+        )
 
 
 def _refuse_outside(layer: Any, ids: Array, name: Callable[[int], str]) -> None:

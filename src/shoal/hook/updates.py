@@ -14,13 +14,16 @@ import keras
 
 from shoal.collectives.group import AbstractGroup, Result
 from shoal.config import Servers
+from shoal.data.sources import AbstractSource, Taken
 from shoal.errors import CannotDistribute
+from shoal.hook import feeds
 from shoal.hook.engine import AbstractEngine, StepShape
 from shoal.hook.left_behind import leave, left_for, remembered
 from shoal.hook.run import Run
 from shoal.hook.served_saving import ServersParts
 from shoal.hook.shard_optimizer import levels
 from shoal.hook.store_layout import StoreLayout
+from shoal.hook.tables import Ids, refuse_unless_row_wise, stay, tables_of
 from shoal.store.batches import Batch
 from shoal.store.client import Client, Weights
 from shoal.store.letters import Open
@@ -35,6 +38,9 @@ class AbstractUpdates(ABC):
     @abstractmethod
     def open(self, epoch: int, steps: int | None, kept: int | None) -> None:
         """The first step begins; all workers have the chief's weights. `kept`: the step of the checkpoint before it."""
+
+    def bring(self, source: AbstractSource, step: int, taken: Taken, group: AbstractGroup) -> None:  # noqa: B027
+        """Within an act: what this worker's part of a step's batch needs besides the model."""
 
     @abstractmethod
     def apply(self, epoch: int, step: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
@@ -86,11 +92,15 @@ class ServedUpdates(AbstractUpdates):
         self._call = call
         self._optimizer = engine.model.optimizer
         self._layout = StoreLayout(engine, shape, self._optimizer, servers.count, synchronous=True)
+        self._tables = tables_of(engine.model)
+        self._ids: Ids = []  # of each table: those that the step needs
+        self._stays_open = False  # the store, when the fit is over: the servers still have tables
         self._client: Client | None = None
         self.parts = ServersParts(lambda: self._store)
+        if self._tables:
+            refuse_unless_row_wise(self._optimizer)
         if run.company.is_late:
-            self._client = run.client(call, self._layout.shapes, None, 0)
-            leave(call, self._layout, self._optimizer)
+            self._enter(None)
 
     @property
     def _store(self) -> Client:
@@ -99,7 +109,6 @@ class ServedUpdates(AbstractUpdates):
 
     def open(self, epoch: int, steps: int | None, kept: int | None) -> None:
         layout, servers = self._layout, self._servers
-        self._client = self._run.client(self._call, layout.shapes, layout.initial(), 0)
         opened = Open(
             self._call,
             layout.sizes,
@@ -109,15 +118,34 @@ class ServedUpdates(AbstractUpdates):
             servers.replicas,
             1,
             kept=kept,
+            tables=layout.tables.numbers,
             goes_on=left_for(layout, self._optimizer),
             remembers=remembered(),
         )
-        self._client.open(opened)
-        leave(self._call, layout, self._optimizer)
+        self._enter(layout.initial()).open(opened)
+
+    def _enter(self, initial: Weights | None) -> Client:
+        self._client = self._run.client(self._call, self._layout.shapes, initial, 0)
+        self._tables.open(self._layout.tables, self._client)
+        leave(self._call, self._layout, self._optimizer)
+        return self._client
+
+    def bring(self, source: AbstractSource, step: int, taken: Taken, group: AbstractGroup) -> None:
+        if not self._tables:
+            return
+
+        def name(sample: int) -> str:
+            return source.names(step, range(taken.first + sample, taken.first + sample + 1))
+
+        if len(taken.rows[0]):
+            mine = self._tables.ids(feeds.as_batch(source.spec(), taken.rows), name)
+        else:
+            mine = self._tables.no_ids()
+        self._ids = self._tables.bring_for_all(self._engine, mine, group)
 
     def apply(self, epoch: int, step: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
         counts = self._layout.counts(gradients)
-        parcels = self._layout.pack_gradients(gradients, counts)
+        parcels = self._layout.pack_gradients(gradients, self._ids, counts)
         rate = rate_of(self._optimizer)
 
         def act(group: AbstractGroup) -> Result:
@@ -139,15 +167,18 @@ class ServedUpdates(AbstractUpdates):
     def finish(self, is_trained: bool) -> None:
         if is_trained and keeps_averages(self._optimizer):
             self._adopt(self._layout.unpack_weights(take_averages(self._run, self._store)))
-        self._store.finish()
+        if self._tables:
+            self._stays_open = True
+            stay(self._call, self._store, self._tables)
+        else:
+            self._store.finish()
 
     def close(self) -> None:
-        if self._client is not None:
+        if self._client is not None and not self._stays_open:
             self._client.close()
 
     def _adopt(self, weights: Sequence[Array]) -> None:
-        variables = self._engine.variables
-        self._engine.adopt([variables.trainable[i] for i in self._shape.gradients], weights)
+        self._engine.adopt(self._layout.variables, weights)
 
 
 def rate_of(optimizer: Any) -> float | None:

@@ -189,11 +189,12 @@ class Client:
 
         self._do(begin)
 
-    def look(self, epoch: int, asked: Mapping[int, Array]) -> dict[int, Array]:
-        """Beside training: these rows, by shard, as they are now."""
+    def look(self, epoch: int, asked: Mapping[int, Array], least: int = 0) -> dict[int, Array]:
+        """Beside asynchronous training: these rows, by shard, as they are now, in this view or a later one."""
         self._looks += 1
         batch = Batch(epoch, REST - self._looks)
-        answers = self._answers({shard: (Pull(shard, 0, batch, ids.size), [ids]) for shard, ids in asked.items()})
+        questions = {shard: (Pull(shard, 0, batch, ids.size), [ids]) for shard, ids in asked.items()}
+        answers = self._answers(questions, least)
         return {shard: arrays[0] for shard, (_, arrays) in answers.items()}
 
     def listed(self, shard: int) -> Iterator[tuple[Array, Array]]:
@@ -205,8 +206,8 @@ class Client:
             yield ids, rows
             start, total = start + ids.size, answer.total
 
-    def _answers(self, questions: Questions) -> Mapping[int, tuple[Pulled | Listed, Sequence[Array]]]:
-        look = Look(questions)
+    def _answers(self, questions: Questions, least: int = 0) -> Mapping[int, tuple[Pulled | Listed, Sequence[Array]]]:
+        look = Look(questions, least)
 
         def begin() -> None:
             self._look = look
@@ -520,7 +521,9 @@ class Client:
 
     def _ask(self, parcels: Mapping[int, Sequence[Array]], asks: Sequence[Ask]) -> None:
         for ask in asks:
-            self._links.post(ask.server, ask.message, parcels[ask.message.shard])
+            parcel = parcels[ask.message.shard]
+            rows = parcel[0].size if ask.message.shard in self._tables else 0
+            self._links.post(ask.server, msgspec.structs.replace(ask.message, rows=rows), parcel)
 
     def _encoded(self, shard: int, arrays: Sequence[Array]) -> Sequence[Array]:
         return arrays if self._encoder is None else self._encoder.encode(shard, arrays)

@@ -1,4 +1,4 @@
-"""Rows of tables that a worker reads beside training: to validate, to predict, to save. Pure.
+"""Rows of tables that a worker reads: for a synchronous step, to validate, to predict, to save. Pure.
 
     questions ──▶ Pull or List, of some shards ··all answered··▶ over
 
@@ -29,9 +29,12 @@ class Question:
 class Look:
     """Questions to some shards, one each."""
 
-    def __init__(self, questions: Mapping[int, tuple[Pull | List, Sequence[Array]]]) -> None:
-        """By shard: the question, whose view does not matter, and what goes beside it."""
+    def __init__(self, questions: Mapping[int, tuple[Pull | List, Sequence[Array]]], least: int = 0) -> None:
+        """By shard: the question, whose view does not matter, and what goes beside it. `least`: the first view that
+        counts. Who was a primary before it may not know what was acknowledged since.
+        """
         self._questions = questions
+        self._least = least
         self._views: Sequence[ShardView] = ()
         self.answers: dict[int, tuple[Pulled | Listed, Sequence[Array]]] = {}
 
@@ -41,6 +44,8 @@ class Look:
 
     def take_views(self, views: Sequence[ShardView]) -> list[Question]:
         """Every shard's place in a new view."""
+        if views[0].number < self._least:
+            return []
         self._views = views
         return self._ask()
 
