@@ -17,7 +17,7 @@ from shoal.data.sources import AbstractSource, Arrays, Batches, Items, Rows, Spe
 from shoal.errors import CannotDistribute, ViewChanged
 
 PIECES = 6
-LEAF = Spec("leaf", ("int64",), ((),))
+LEAF = Spec("leaf", ("int64",), ((),), 1)
 
 
 class Place:

@@ -70,10 +70,11 @@ class Spec(msgspec.Struct, frozen=True):
     skeleton: Skeleton
     dtypes: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
+    samples: int  # in what it was made from: for sources of batches, the first of them
 
     @classmethod
     def of(cls, rows: Rows, skeleton: Skeleton) -> Spec:
-        return cls(skeleton, tuple(str(r.dtype) for r in rows), tuple(r.shape[1:] for r in rows))
+        return cls(skeleton, tuple(str(r.dtype) for r in rows), tuple(r.shape[1:] for r in rows), len(rows[0]))
 
 
 class Taken(msgspec.Struct, frozen=True):

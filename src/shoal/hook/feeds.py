@@ -116,16 +116,12 @@ def example(spec: Spec, size: int) -> Any:
     return rebuild(spec.skeleton, leaves)
 
 
-def size_of_batches(request: Request) -> int:
-    """How many samples a batch has, at most; a guess for streams, which tell only when they give one."""
+def size_of_batches(request: Request, spec: Spec) -> int:
+    """How many samples a batch has, at most; where only the data tells it, as many as the first."""
     if is_arrays(request.x):
         return request.batch_size or DEFAULT_BATCH_SIZE
     size = getattr(request.x, "batch_size", None)
-    if isinstance(size, int):
-        return size
-    if isinstance(request.x, keras.utils.PyDataset):
-        return len(_rows_of(request, request.x[0])[0][0])
-    return DEFAULT_BATCH_SIZE
+    return size if isinstance(size, int) else spec.samples
 
 
 def split_validation(request: Request, fraction: float) -> tuple[Request, tuple[Any, Any, Any]]:

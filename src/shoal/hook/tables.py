@@ -139,7 +139,7 @@ class Tables:
         """
         if self.layers:
             wanted = [0] * len(self.layers)
-            for table, found in self._found(feeds.example(spec, feeds.size_of_batches(request))):
+            for table, found in self._found(feeds.example(spec, feeds.size_of_batches(request, spec))):
                 wanted[table] += found.size
             for layer, count in zip(self.layers, wanted, strict=True):
                 needed = min(count, layer.input_dim)
