@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,25 @@ from .test_parameter_servers import EVERY_SAMPLE_ONCE, Killer
 STEPS = 13  # in an epoch
 
 
-def trained(trainings: Trainings, name: str, options: str, *arguments: object) -> dict[str, Any]:
+def trained(
+    trainings: Trainings, name: str, options: str, *arguments: object, backend: str = "torch"
+) -> dict[str, Any]:
     folder = trainings.folder / name
     folder.mkdir()
-    succeeded(trainings.shoal("torch", f"--threads 1 {options}", "served.py", folder, *arguments))
+    succeeded(trainings.shoal(backend, f"--threads 1 {options}", "served.py", folder, *arguments))
     found = told(folder)
     assert all(one == found[0] for one in found)
     result: dict[str, Any] = found[0]
     return result
 
 
-def power_cut(trainings: Trainings, name: str, options: str, least: int, *arguments: object) -> Path:
+def power_cut(
+    trainings: Trainings, name: str, options: str, least: int, *arguments: object, backend: str = "torch"
+) -> Path:
     """Train until a worker halts and the checkpoint of this step, or a later one, is there; then kill every process."""
     folder, saved = trainings.folder / name, trainings.folder / f"{name}-saved"
     folder.mkdir()
-    words = f"run --backend torch --threads 1 --checkpoint {saved} {options}".split()
+    words = f"run --backend {backend} --threads 1 --checkpoint {saved} {options}".split()
     with Going(trainings, [*words, SCRIPTS / "served.py", folder, *arguments]) as run:
         run.until("it comes to where it is killed", lambda: list(folder.glob("halted-*")) and newest(saved) >= least)
         trainings.kill_everything()
@@ -41,13 +46,16 @@ IN_FLOAT16_WITH_AVERAGES = (2, "--averaged", "arrays")  # the second model's fir
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("fits", [SECOND_FIT, IN_FLOAT16_WITH_AVERAGES], ids=["second fit", "float16, averages"])
+@pytest.mark.parametrize(
+    ("backend", "fits"), [("tensorflow", SECOND_FIT), ("jax", IN_FLOAT16_WITH_AVERAGES)], ids=["second fit", "float16"]
+)
 def test_synchronous_training_has_the_same_bits_whoever_wrote_the_checkpoint_and_whoever_goes_on(
-    trainings: Trainings, fits: tuple[object, ...]
+    trainings: Trainings, backend: str, fits: tuple[object, ...]
 ) -> None:
-    saved = trainings.folder / f"reduced-saved{fits[1]}"
+    train = partial(trained, trainings, backend=backend)
+    saved = trainings.folder / f"reduced-saved-{backend}"
     options = f"-n 2 --pieces 4 --checkpoint {saved} --checkpoint-every 10steps --keep 99"
-    expected = trained(trainings, f"reduced{fits[1]}", options, *fits)
+    expected = train(f"reduced-{backend}", options, *fits)
     if "averaged" in expected:  # the other model was trained before the checkpoints
         expected = expected["averaged"]
     path = min(path for path in saved.glob("step-*") if path.name > f"step-{2 * STEPS:09}")
@@ -55,14 +63,15 @@ def test_synchronous_training_has_the_same_bits_whoever_wrote_the_checkpoint_and
     served = "--strategy ps --staleness 0 --pieces 4"
     for step in (int(path.name.partition("-")[2]), 4 * STEPS):  # there that fit is over
         options = f"-n 1 --servers 2 {served} --resume {saved / f'step-{step:09}'}"
-        found = trained(trainings, f"to-servers{fits[1]}{step}", options, *fits)
+        found = train(f"to-servers-{backend}{step}", options, *fits)
         assert found.get("averaged", found) == expected, step
     halted = (*fits, "--halt", 2 * STEPS + STEPS + 4)
-    cut = power_cut(trainings, f"cut{fits[1]}", f"-n 2 --servers 2 {served} --checkpoint-every 3steps", 36, *halted)
+    options = f"-n 2 --servers 2 {served} --checkpoint-every 3steps"
+    cut = power_cut(trainings, f"cut-{backend}", options, 36, *halted, backend=backend)
     assert 2 * STEPS < newest(cut) < 4 * STEPS
     path = cut / f"step-{newest(cut):09}"
     for name, options in (("more", f"-n 1 --servers 3 {served}"), ("none", "-n 3 --pieces 4")):
-        found = trained(trainings, f"{name}{fits[1]}", f"{options} --resume {path}", *fits)
+        found = train(f"{name}-{backend}", f"{options} --resume {path}", *fits)
         assert found.get("averaged", found) == expected, name
 
 
