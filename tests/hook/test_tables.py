@@ -113,6 +113,22 @@ def test_a_training_with_tables_goes_on_from_a_checkpoint_with_other_servers(tra
     is_the_same(folder, plain(trainings, "torch", "adagrad"))
 
 
+@pytest.mark.timeout(200)
+def test_rows_that_are_lost_with_the_only_server_are_those_of_the_last_checkpoint(trainings: Trainings) -> None:
+    folder, saved = trainings.folder / "only", trainings.folder / "only-saved"
+    folder.mkdir()
+    served = "--strategy ps --servers 1 --staleness 1 --threads 1"
+    options = f"run --backend torch -n 1 {served} --checkpoint {saved} --checkpoint-every 3steps".split()
+    script = [SCRIPTS / "tables.py", folder, "adagrad", "--pause", 0.1, "--one-fit"]
+    with Going(trainings, [*options, *script]) as run:
+        killer = Killer(run, Path(trainings.environ["XDG_RUNTIME_DIR"]), seed=3)
+        run.until("there is a second checkpoint, so that the first is known", lambda: newest(saved) >= 6)
+        assert killer.strike("server") == "server-0"
+        assert run.end() == 0, run.said()[-5000:]
+    lost = re.search(r"its rows of a table are those of step (\d+), from disk", run.said())
+    assert lost is not None, run.said()[-5000:]
+
+
 SYNCHRONOUS = "--strategy ps --staleness 0 --pieces 4 --threads 1"
 
 

@@ -3,13 +3,14 @@ table with it, by turns.
 
 Workers write what came of it. Without servers it is plain Keras.
 
-tables.py FOLDER OPTIMIZER [--pause SECONDS]
+tables.py FOLDER OPTIMIZER [--pause SECONDS] [--one-fit]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ options = argparse.ArgumentParser()
 options.add_argument("folder", type=Path)
 options.add_argument("optimizer")
 options.add_argument("--pause", type=float, default=0.0)
+options.add_argument("--one-fit", action="store_true")
 given = options.parse_args()
 
 keras.utils.set_random_seed(3)
@@ -70,6 +72,8 @@ def fit(model: Any, epochs: int, x: Any = (users, items)) -> dict[str, list[floa
 
 model = new_model()
 history = [fit(model, 2)]
+if given.one_fit:
+    sys.exit()
 tested = model.evaluate([users, items], y, batch_size=128, verbose=0)
 predicted = model.predict([users[:100], items[:100]], batch_size=100, verbose=0)
 model.save_weights(given.folder / "first.weights.h5")
