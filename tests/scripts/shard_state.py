@@ -527,7 +527,7 @@ def newcomer_with_another_window() -> str:
         rows = layers.Flatten()(ShardedEmbedding(10, 3, name="table")(inputs))
         model = keras.Model(inputs, layers.Dense(1)(rows))
         model.compile(optimizers.SGD(0.1), "mse")
-        tables_of(model).layers[0].widen(width)
+        tables_of(model).layers[0].resize(width)
         return model, engine_for(model)
 
     (old, elder), (young, newcomer) = engine(5), engine(3)
@@ -547,7 +547,7 @@ def tables() -> dict[str, Any]:
     def ids(*samples: list[int]) -> list[int]:
         return known.ids((np.array(samples, np.int32), np.zeros(len(samples))), "sample {}".format)[0].tolist()
 
-    known.layers[0].widen(3)
+    known.layers[0].resize(3)
     return {
         "ids": ids([3, 1], [1, 2]),
         "newcomer": newcomer_with_another_window(),

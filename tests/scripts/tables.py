@@ -70,12 +70,23 @@ def fit(model: Any, epochs: int, x: Any = (users, items)) -> dict[str, list[floa
     return model.fit(list(x), y, epochs=epochs, callbacks=[Pace()], **settings).history
 
 
+def tell() -> None:
+    if shoal.rank() < shoal.size():  # not on servers
+        told = {"history": history, "tested": tested, "predicted": predicted.tolist(), "rows": rows.tolist()}
+        Path(given.folder, f"{shoal.rank()}.json").write_text(json.dumps(told))
+
+
 model = new_model()
 history = [fit(model, 2)]
-if given.one_fit:
-    sys.exit()
 tested = model.evaluate([users, items], y, batch_size=128, verbose=0)
 predicted = model.predict([users[:100], items[:100]], batch_size=100, verbose=0)
+user = keras.Input((), dtype="int32")
+tower = keras.Model(user, model.get_layer("table")(user))
+rows = tower.predict(users[:100], verbose=0)  # a part of a trained model
+if given.one_fit:
+    model.save(given.folder / "model.keras")
+    tell()
+    sys.exit()
 model.save_weights(given.folder / "first.weights.h5")
 other = new_model()
 other.load_weights(given.folder / "first.weights.h5")
@@ -85,9 +96,6 @@ compile_anew(other)
 history.append(fit(other, 1))  # back to the file's
 compile_anew(model)
 history.append(fit(model, 1))  # on with its rows
-user = keras.Input((), dtype="int32")
-tower = keras.Model(user, model.get_layer("table")(user))
-rows = tower.predict(users[:100], verbose=0)  # a part of a trained model
 begun = keras.initializers.Constant(0.3)  # not by chance: a fit draws other random numbers than plain Keras
 shares = keras.Model([user], keras.layers.Dense(1, kernel_initializer=begun)(tower(user)))
 compile_anew(shares)
@@ -95,6 +103,4 @@ history.append(fit(shares, 1, x=(users,)))
 compile_anew(model)
 history.append(fit(model, 1))  # each goes on with the other's rows
 model.save(given.folder / "model.keras")
-told = {"history": history, "tested": tested, "predicted": predicted.tolist(), "rows": rows.tolist()}
-if shoal.rank() < shoal.size():  # not on servers
-    Path(given.folder, f"{shoal.rank()}.json").write_text(json.dumps(told))
+tell()
