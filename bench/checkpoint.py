@@ -10,6 +10,10 @@ checkpoints bears it, the second half does not:
 The peer is Keras's own `BackupAndRestore(save_freq=…)` on one worker, plain Keras: it writes while training waits.
 `nobody` is the same arithmetic on a run that saves nothing. All three take turns.
 
+With parameter servers and no bound to staleness the servers copy in a pause, which comes a few batches late. There
+
+    lost     what as many batches as lie between two checkpoints take longer on average than in a run that saves nothing
+
     python bench/checkpoint.py [--quick] [--checkpoints 16] > checkpoint.json
 """
 
@@ -23,7 +27,7 @@ from typing import NamedTuple
 
 from contestants import STAMPS, Stamped, stamped
 from harness import Facts, Watch, report, say, significant, spread
-from jobs import WORKERS, stamped_plain, stamped_shoal
+from jobs import WORKERS, stamped_plain, stamped_served, stamped_shoal
 from peers.stamps import Stamp
 
 GOAL = 0.01  # of training, at one checkpoint a minute
@@ -60,6 +64,35 @@ def block(job: Stamped, count: int, every: int) -> tuple[list[Price], float]:
         job.wait(f"do {count} checkpoints", lambda: job.step >= every * (count + 2), 600.0)
         stamps = job.stamps[job.training()[0]]
     return prices(stamps, every)[:count], statistics.median(b.at - a.at for a, b in pairwise(stamps))
+
+
+def stretches(job: Stamped, count: int, every: int) -> list[float]:
+    """Seconds for each `every` batches of all workers, so many times."""
+    with stamped(job):
+        job.wait(f"do {count} checkpoints", lambda: job.step >= every * (count + 2), 600.0)
+        times = sorted(stamp.at for stamps in job.stamps.values() for stamp in stamps)
+    return [b - a for a, b in pairwise(times[every : every * (count + 2) : every])]
+
+
+def asynchronous(count: int, every: int) -> tuple[Facts, dict[str, str]]:
+    """What a checkpoint costs where batches are dealt to workers one by one; and the commands."""
+    flags = ("--servers", "1", "--staleness", "inf")
+    saving = ("--checkpoint", f"{STAMPS}/checkpoints", "--checkpoint-every", f"{every}steps", "--keep", "2")
+    seconds: dict[str, list[float]] = {"asynchronous": [], "asynchronous, nobody": []}
+    commands = {}
+    for _ in range(BLOCKS):
+        for (name, found), words in zip(seconds.items(), (saving, ()), strict=True):
+            job = stamped_served("mlp", (*flags, *words), SAMPLES)
+            found += stretches(job, -(-count // BLOCKS), every)
+            commands[name] = str(job.command)
+    lost = statistics.fmean(seconds["asynchronous"]) - statistics.fmean(seconds["asynchronous, nobody"])
+    facts = {
+        "seconds_between_checkpoints": {name: spread(found) for name, found in seconds.items()},
+        "lost_seconds": significant(lost),
+        "share_at_one_a_minute": significant(lost / 60),
+    }
+    say(f"asynchronous: lost {lost:.3f} s")
+    return facts, commands
 
 
 def jobs(every: int) -> dict[str, Stamped]:
@@ -121,15 +154,19 @@ def main() -> None:
             say(f"{name}: lost {', '.join(f'{price.lost:.3f}' for price in found)} s")
     contestants = {name: summary(all_prices[name], steps[name]) for name in all_prices}
     share = contestants["ours"]["share_at_one_a_minute"]
+    served, more = asynchronous(given.checkpoints, given.every)
     result = {
         "bench": "checkpoint",
         "settings": vars(given),
-        "commands": commands,
+        "commands": commands | more,
         "found": contestants,
+        "asynchronous": served,
         "share": {"found": share, "goal": GOAL, "reached": share <= GOAL},
         **watch.facts(PACKAGES),
     }
-    report(result, table(contestants))
+    rows = table(contestants)
+    rows.append(["asynchronous", *[""] * 5, f"{served['share_at_one_a_minute']:.2%}"])
+    report(result, rows)
 
 
 if __name__ == "__main__":
