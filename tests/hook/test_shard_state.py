@@ -137,7 +137,8 @@ def test_rows_of_tables_are_updated_as_on_one_machine_and_others_stand_still(tol
     found = told["row-wise"]
     assert len(found) == 6
     assert {name: about["differs"] for name, about in found.items() if about["differs"] > 1e-6} == {}
-    assert told["beginnings"] == [0.0, 5.0, 6.0, 0.0]
+    assert told["loaded"] == {"rows": True, "slots": True, "count": True}
+    assert told["beginnings"] == [0.0, 5.0, 6.0, 0.0, 0.0]
     for name in ("unused stay", "copies", "kept", "dealt anew", "other optimizer"):
         assert all(about[name] for about in found.values()), (name, found)
 

@@ -441,9 +441,37 @@ def beginnings() -> list[float]:
         table.set_weights(())
         found.append(float(table.weights([np.array([1])])[0][0]))
         files.append(files.pop(0))
+    for _ in range(3):
+        table.apply(0, [np.array([1]), np.full(4, -1.0, np.float32)], 7.0, 1.0)
+    table.set_weights(())  # as if it had never been used
+    new = RowTable(made, 0, "t/e", optimizers.Adagrad(), None)
+    for each in (table, new):
+        each.apply(0, [np.array([2]), np.full(4, -1.0, np.float32)], 7.0, 1.0)
+    found.append(float(table.weights([np.array([2])])[0][0] - new.weights([np.array([2])])[0][0]))
     table.restore = lambda: table.begin_from([kept.saved()]) is None
     table.set_weights(())
     return [*found, float(table.weights([np.array([1])])[0][0] - kept.weights([np.array([1])])[0][0])]
+
+
+def loaded() -> dict[str, bool]:
+    """A part of a table whose layer has loaded a file since: its rows, its seed, and what the optimizer keeps."""
+    drawn = keras.initializers.RandomUniform(seed=1)
+    table, other = (ShardedEmbedding(60, 4, drawn, seed=seed).new_rows for seed in (1, 2))
+    part = RowTable(
+        Table("t", 60, 4, table), 0, "t/e", optimizers.Adam(), None, lambda: (np.array([1, 5]), np.ones((2, 4)))
+    )
+    for _ in range(3):
+        part.apply(0, [np.array([1, 3]), np.full(8, -1.0, np.float32)], 7.0, 1.0)
+    before = part.saved()
+    slots, count = [column.copy() for column in before.columns[1:]], [scalar.copy() for scalar in before.scalars]
+    part.load_given(Table("t", 60, 4, other))
+    after = part.saved()
+    rows = part.weights([np.array([1, 3, 5, 7])])[0].reshape(4, 4)
+    return {
+        "rows": bool((rows[[0, 2]] == 1).all() and (rows[[1, 3]] == other.make(np.array([3, 7]), 4)).all()),
+        "slots": all(bool((new[:2] == old).all()) for new, old in zip(after.columns[1:], slots, strict=True)),
+        "count": all(bool((new == old).all()) for new, old in zip(after.scalars, count, strict=True)),
+    }
 
 
 def in_order(table: RowTable) -> list[Any]:
@@ -582,6 +610,7 @@ told = {
     "refusals": refusals(),
     "row-wise": row_wise(),
     "beginnings": beginnings(),
+    "loaded": loaded(),
     "tables": tables(),
 }
 Path(sys.argv[1]).write_text(json.dumps(told))

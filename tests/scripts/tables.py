@@ -92,8 +92,8 @@ other = new_model()
 other.load_weights(given.folder / "first.weights.h5")
 history += [fit(model, 1), fit(other, 1), fit(model, 1)]  # by turns: each goes on with its own rows
 other.load_weights(given.folder / "first.weights.h5")
-compile_anew(other)
-history.append(fit(other, 1))  # back to the file's
+compile_anew(other)  # in plain Keras the file has what the optimizer knew, too
+history.append(fit(other, 1))  # back to the file's rows
 compile_anew(model)
 history.append(fit(model, 1))  # on with its rows
 begun = keras.initializers.Constant(0.3)  # not by chance: a fit draws other random numbers than plain Keras

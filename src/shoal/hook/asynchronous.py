@@ -22,7 +22,7 @@ from shoal.data.sources import Taken
 from shoal.errors import CannotDistribute
 from shoal.hook import deposit, feeds
 from shoal.hook.engine import Logs, to_float
-from shoal.hook.left_behind import leave, left_for, remembered
+from shoal.hook.left_behind import leave, left_for, refuse_other_loads, remembered
 from shoal.hook.resuming import Expected
 from shoal.hook.run import Run
 from shoal.hook.saving import Saver
@@ -75,6 +75,7 @@ class AsynchronousTraining(AbstractTraining):
 
     def close(self) -> None:
         if self._client is not None and not self._stays_open:
+            self._tables.close()
             self._client.close()
         if self._saver is not None:
             self._saver.close()
@@ -94,6 +95,8 @@ class AsynchronousTraining(AbstractTraining):
         self._seeds = self._engine.seeds.after(-((at.epoch - at.initial) * steps + at.step))
         self._client = self._enter_store()
         facts = Facts(at.seed, at.initial, at.trained, self._seeds.rows().tolist())
+        refuse_other_loads(self._run.company, self._layout)
+        done = at.step if at.epoch < self._arguments.epochs and not self._was_stopped else steps
         self._store.open(
             Open(
                 self._call,
@@ -104,7 +107,7 @@ class AsynchronousTraining(AbstractTraining):
                 self._servers.replicas,
                 self._ahead,
                 msgspec.msgpack.encode(facts),
-                at.step,
+                done,
                 self._resumed_at,
                 self._layout.tables.numbers,
                 left_for(self._layout, self._model.optimizer),

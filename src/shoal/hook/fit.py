@@ -128,7 +128,7 @@ def _prepared(
         engine = engine_for(model)
         engine.begin(seed)  # and again when all have the chief's state
         engine.refuse_unless_distributable()
-        engine.loss_scale = (engine.loss_scale or loss_scale_of(model.optimizer)) if served else None
+        engine.loss_scale = loss_scale_of(model.optimizer) if served else None
         run.say("tracing the training step")
         shape = engine.trace(batch)
         engine.put_seeds_back()

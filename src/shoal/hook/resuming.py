@@ -77,7 +77,10 @@ def _read(path: Path, expected: Expected) -> Result:
     at, _ = msgspec.msgpack.decode(to_bytes(manifest.header["position"]), type=tuple[Position, int])
     at.loss_scale = None  # for workers that have the whole optimizer
     if scale is not None:
-        at.loss_scale = float(kinds["optimizer"][scale])
+        told = kinds.get("optimizer", {}).get(scale)
+        if told is None or told.shape:
+            return Result([b"it was not trained with this scale of the loss", b"", b""], [])
+        at.loss_scale = float(told)
         if scale not in own:
             del kinds["optimizer"][scale]
     state = [

@@ -51,8 +51,9 @@ class RowTable:
         self._given = given
         self._buckets: dict[int, _Bucket] = {}
         smallest = self._bucket(0)
-        self._kept = KeptRows(table, part, smallest.initial())
-        self._scalars = smallest.scalars()
+        self._initial = (smallest.initial(), smallest.scalars())  # before any update
+        self._kept = KeptRows(table, part, self._initial[0])
+        self._scalars = self._initial[1]
         self.restore: Callable[[], bool] = lambda: False  # begins from the last checkpoint, if there is one
 
     @property
@@ -81,12 +82,10 @@ class RowTable:
 
     def set_weights(self, weights: Sequence[Array]) -> None:
         """No worker has rows: they are those of the last checkpoint, of a file that was loaded, or new."""
-        self._kept = KeptRows(self._table, self._part, self._bucket(0).initial())
-        self._scalars = self._bucket(0).scalars()
-        if not self.restore() and (given := self._given()) is not None:
-            ids, rows = given
-            mine = np.flatnonzero(ids % self._table.parts == self._part)
-            self._begin_with(ids[mine], rows[mine])
+        self._kept = KeptRows(self._table, self._part, self._initial[0])
+        self._scalars = self._initial[1]
+        if not self.restore():
+            self._take_given()
 
     def state(self) -> list[Array]:
         return [self._kept.ids, *(column.reshape(-1) for column in self._kept.columns), *self._scalars]
@@ -120,6 +119,16 @@ class RowTable:
         """With the rows of the same part, which another optimizer has updated so far."""
         self._begin_with(before._kept.ids, before._kept.columns[0])
 
+    def load_given(self, table: Table) -> None:
+        """The layer has loaded a file since: its rows come in the place of all. What is kept beside them stays, as an
+        optimizer's state stays when a model loads weights. `table`: as the file says it.
+        """
+        self._table = table
+        before, self._kept = self._kept, KeptRows(table, self._part, self._initial[0])
+        places = self._kept.places(before.ids)
+        self._kept.scatter(places, [self._kept.columns[0][places], *before.columns[1:]])
+        self._take_given()
+
     def begin_from(self, parts: Sequence[Saved]) -> None:
         """With what a checkpoint has of this table: this part, or all parts of which each has some of its rows."""
         shapes = [scalar.shape for scalar in self._scalars]
@@ -133,6 +142,12 @@ class RowTable:
             self._kept.scatter(self._kept.places(ids), [column[mine] for column in saved.columns])
         mine_now = zip(self._scalars, parts[0].scalars, strict=True)
         self._scalars = [saved.astype(scalar.dtype) for scalar, saved in mine_now]
+
+    def _take_given(self) -> None:
+        if (given := self._given()) is not None:
+            ids, rows = given
+            mine = np.flatnonzero(ids % self._table.parts == self._part)
+            self._begin_with(ids[mine], rows[mine])
 
     def _begin_with(self, ids: Array, rows: Array) -> None:
         """These rows of this part; the optimizer has not seen them yet."""

@@ -32,7 +32,15 @@ from shoal.store.shards import Shard
 from shoal.store.tensors import Array, Tensors
 
 _ByOptimizer = weakref.WeakKeyDictionary[Any, dict[Shard, tuple[Point, ShardState]]]
-_ByLayer = weakref.WeakKeyDictionary[Any, dict[int, tuple[Point, RowTable]]]  # a table's parts
+_ByLayer = weakref.WeakKeyDictionary[Any, "_Parts"]
+
+
+class _Parts(NamedTuple):
+    """What this server has of a table."""
+
+    loads: int  # of the layer by then
+    held: dict[int, tuple[Point, RowTable]]  # by part
+
 
 # What this server has from trainings before. Nothing of it holds a model or a layer that the script has let go.
 _updated: _ByOptimizer = weakref.WeakKeyDictionary()
@@ -60,9 +68,10 @@ def serve(run: Run, prepared: Prepared, servers: Servers, scales: bool, call: in
         server = run.server(call, layout.shapes, shards.make, scales, scribe, _ledger(resumed), shards.kept())
         stack.enter_context(contextlib.closing(server))
         server.serve(run.say)
-    if begins_with is not None and not server.applied:
+    kept = server.kept()
+    if begins_with is not None and not any(point.version for point, _ in kept.values()):
         _saved[optimizer] = begins_with
-    shards.keep(server.kept())
+    shards.keep(kept)
 
 
 class _Files(NamedTuple):
@@ -91,13 +100,13 @@ class _Shards:
         found = {}
         updated = _updated.pop(self._optimizer, {})
         for shard in self._layout.shards:
-            if shard in updated:
+            if shard in updated and self._is_of_this_model(updated[shard][1]):
                 found[shard.number] = self._updated_before(shard.number, *updated[shard])
         for table, layer in enumerate(self._layout.tables.layers):
-            rows = _rows.pop(layer, {})
+            rows = _rows.pop(layer, _Parts(0, {}))
             for part, number in enumerate(self._layout.tables.of_table(table)):
-                if part in rows:
-                    found[number] = self._rows_before(number, *rows[part])
+                if part in rows.held:
+                    found[number] = self._rows_before(number, *rows.held[part], layer.loads != rows.loads)
         return found
 
     def keep(self, kept: dict[int, Kept]) -> None:
@@ -107,8 +116,10 @@ class _Shards:
             if isinstance(tensors, ShardTensors):
                 updated[self._layout.shards[number]] = (point, tensors.shard)
             elif isinstance(tensors, RowTable):
+                tensors.restore = lambda: False
                 table, _, part = self._layout.tables.place(number)
-                _rows.setdefault(self._layout.tables.layers[table], {})[part] = (point, tensors)
+                layer = self._layout.tables.layers[table]
+                _rows.setdefault(layer, _Parts(layer.loads, {})).held[part] = (point, tensors)
 
     def to_write(self, number: int, tensors: Tensors) -> dict[str, Array]:
         """For a checkpoint, by name."""
@@ -120,18 +131,28 @@ class _Shards:
         others = whole.never_updated(self._optimizer, self._layout.variables) if is_first else {}
         return others | whole_optimizer.to_write(whole, tensors.shard, is_first)
 
+    def _is_of_this_model(self, state: ShardState) -> bool:
+        known = {id(variable) for variable in self._layout.variables}
+        return all(id(one.model) in known for one in state.held)
+
     def _updated_before(self, number: int, point: Point, state: ShardState) -> Kept:
         """The optimizer's state goes on; weights, statistics and sums come from a worker."""
-        if not self._layout.fits(number, state):  # the model has other metrics now
+        if not self._layout.fits(number, state, self._scales):  # other metrics, another strategy
+            known = {variable.path: variable for variable in state.optimizer.variables}
             before, state = state, self._layout.make(number, self._scales)
-            state.write(state.optimizer.variables, before.read(before.optimizer.variables))
+            both = [variable for variable in state.optimizer.variables if variable.path in known]
+            state.write(both, before.read([known[variable.path] for variable in both]))
         return Kept(point, self._holding(number, state))
 
-    def _rows_before(self, number: int, point: Point, table: RowTable) -> Kept:
-        """The rows go on; what is kept beside them too, if the same optimizer updates them."""
+    def _rows_before(self, number: int, point: Point, table: RowTable, is_loaded: bool) -> Kept:
+        """The rows go on; what is kept beside them too, if the same optimizer updates them. All servers that have the
+        part do the same with it: they have loaded the same file.
+        """
         if table.optimizer is not self._optimizer:
             before, table = table, self._layout.make_table(number)
             table.go_on_from(before)
+        if is_loaded:
+            table.load_given(self._layout.tables.place(number)[1])
         return Kept(point, self._of_table(number, table))
 
     def _holding(self, number: int, state: ShardState) -> ShardTensors:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -79,12 +80,22 @@ class _Scaled(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[
         raise NotImplementedError("a shard's own optimizer is never saved")
 
 
+_loss_scales: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+
+
 def loss_scale_of(optimizer: Any) -> float | None:
     """By which the next loss is to be multiplied; None if it is not scaled, or always by the same."""
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return None
+    if optimizer in _loss_scales:
+        return _loss_scales[optimizer]
     scale = optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
     return float(keras.ops.convert_to_numpy(scale))
+
+
+def remember_loss_scale(optimizer: Any, scale: float) -> None:
+    """For the next fit, of an optimizer whose state is on servers."""
+    _loss_scales[optimizer] = scale
 
 
 def hold(range: Range, parameter: Parameter, variable: Any) -> Held:

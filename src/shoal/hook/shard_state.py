@@ -93,6 +93,7 @@ class ShardState:
         self.held = held
         self._variables = [variable.own for variable in held]
         self._optimizer = make_optimizer(optimizer, held)
+        self.scales = scales
         self._factor = make_scalable(self._optimizer) if scales else None
         self._engine = shard_engine(self._variables, self._optimizer, jit_compile)
         rate = getattr(self._optimizer, "learning_rate", None)

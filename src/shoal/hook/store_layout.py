@@ -85,9 +85,9 @@ class StoreLayout:
         added, shard = self._added if first else (), self.shards[number]
         return ShardState(shard, self._parameters, self.variables, self._optimizer, added, first, scales, jit_compile)
 
-    def fits(self, number: int, state: ShardState) -> bool:
+    def fits(self, number: int, state: ShardState, scales: bool) -> bool:
         """Whether a shard that was made before is as `make` would make it now."""
-        return state.added == tuple(self._added if number == 0 else ())
+        return state.added == tuple(self._added if number == 0 else ()) and state.scales == scales
 
     def make_table(self, number: int) -> RowTable:
         """A part of a table, for a server."""

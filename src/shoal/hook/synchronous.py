@@ -1,7 +1,7 @@
 """Synchronous training: every step, all workers' gradients are summed and every worker applies the same update.
 
 The order of a step: take the rows of my pieces → backward per piece, summed into my slots → exchange → apply → logs.
-A step counts when its exchange has committed; until then nothing of the model has changed.
+A step counts when its exchange has committed; until then nothing of the model has changed but the rows that it shows.
 """
 
 from __future__ import annotations
@@ -252,11 +252,10 @@ class _StepTask:
     def take(self, split: Split, group: AbstractGroup) -> int | None:
         self._run.say("waiting for data", self._at.total)
         self._taken = self._source.take(self._at.step, split, group)
+        if self._taken is not None:
+            self._updates.bring(self._source, self._at.step, self._taken, group)
         self._started = time.perf_counter()
-        if self._taken is None:
-            return None
-        self._updates.bring(self._source, self._at.step, self._taken, group)
-        return self._taken.size
+        return self._taken.size if self._taken is not None else None
 
     def compute(self, piece: int, low: int, high: int) -> Sequence[Array]:
         taken = self._taken

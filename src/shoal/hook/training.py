@@ -23,6 +23,7 @@ from shoal.hook.model_state import share_chiefs_state
 from shoal.hook.position import Position
 from shoal.hook.resuming import Expected, cannot_resume, resume
 from shoal.hook.run import Run
+from shoal.hook.shard_optimizer import remember_loss_scale
 from shoal.strategies.schema import Array
 
 
@@ -99,6 +100,8 @@ class AbstractTraining(ABC):
                 break
         self._restore_callbacks()  # of a checkpoint after which there was no epoch left
         self._end()
+        if self._engine.loss_scale is not None:
+            remember_loss_scale(self._model.optimizer, self._engine.loss_scale)
         self._run.trained = self._at.trained
         self._callbacks.on_train_end(self._at.logs)
         return model.history
@@ -202,7 +205,9 @@ class AbstractTraining(ABC):
         company = self._run.company
         share_chiefs_state(company, self._engine, "fit")
         self._engine.begin(self._at.seed)
-        first = int(company.gather("fit: the first epoch", str(initial_epoch).encode()).chiefs)
+        mine = msgspec.msgpack.encode((int(initial_epoch), self._engine.loss_scale))
+        chiefs = company.gather("fit: the first epoch, and the loss's scale", mine).chiefs
+        first, self._engine.loss_scale = msgspec.msgpack.decode(chiefs, type=tuple[int, float | None])
         self._at.epoch = self._at.initial = first
 
     def _agree_on_stop(self, what: str, stop: bool) -> bool:

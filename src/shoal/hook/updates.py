@@ -18,7 +18,7 @@ from shoal.data.sources import AbstractSource, Taken
 from shoal.errors import CannotDistribute
 from shoal.hook import feeds
 from shoal.hook.engine import AbstractEngine, StepShape
-from shoal.hook.left_behind import leave, left_for, remembered
+from shoal.hook.left_behind import leave, left_for, refuse_other_loads, remembered
 from shoal.hook.run import Run
 from shoal.hook.served_saving import ServersParts
 from shoal.hook.shard_optimizer import levels
@@ -109,6 +109,7 @@ class ServedUpdates(AbstractUpdates):
 
     def open(self, epoch: int, steps: int | None, kept: int | None) -> None:
         layout, servers = self._layout, self._servers
+        refuse_other_loads(self._run.company, layout)
         opened = Open(
             self._call,
             layout.sizes,
@@ -133,6 +134,7 @@ class ServedUpdates(AbstractUpdates):
     def bring(self, source: AbstractSource, step: int, taken: Taken, group: AbstractGroup) -> None:
         if not self._tables:
             return
+        self._run.say("waiting for rows of tables")
 
         def name(sample: int) -> str:
             return source.names(step, range(taken.first + sample, taken.first + sample + 1))
@@ -175,6 +177,7 @@ class ServedUpdates(AbstractUpdates):
 
     def close(self) -> None:
         if self._client is not None and not self._stays_open:
+            self._tables.close()
             self._client.close()
 
     def _adopt(self, weights: Sequence[Array]) -> None:

@@ -190,7 +190,7 @@ class Client:
         self._do(begin)
 
     def look(self, epoch: int, asked: Mapping[int, Array], least: int = 0) -> dict[int, Array]:
-        """Beside asynchronous training: these rows, by shard, as they are now, in this view or a later one."""
+        """These rows, by shard, as they are now, in this view or a later one."""
         self._looks += 1
         batch = Batch(epoch, REST - self._looks)
         questions = {shard: (Pull(shard, 0, batch, ids.size), [ids]) for shard, ids in asked.items()}

@@ -155,11 +155,7 @@ class Director:
             case Open(call) if call > state.closed and (training is None or training.opened.call < call):
                 return self._open(message)
             case Close(call) if call > state.closed and (training is None or call == training.opened.call):
-                state.training, state.closed = None, call
-                if training is not None:
-                    state.left[call] = self._leaves(training)
-                observed = _observed(training.clock) if training is not None else []
-                return [*observed, _send(self._servers, Closed(call))]
+                return self._close(call)
             case CaughtUp(shard, view, server) if training is not None and training.placement is not None:
                 if view != training.placement.number:
                     return []  # perhaps of a training before this one, which had more shards
@@ -208,12 +204,23 @@ class Director:
 
     # Trainings --------------------------------------------------------------------------------------
 
+    def _close(self, call: int) -> list[Wish]:
+        state, training = self._state, self._state.training
+        state.training, state.closed = None, call
+        if training is not None:
+            state.left[call] = self._leaves(training)
+        observed = _observed(training.clock) if training is not None else []
+        return [*observed, _send(self._servers, Closed(call))]
+
     def _open(self, opened: Open) -> list[Wish]:
+        # Whoever was to close the one before has died: it is over all the same, and its servers wait to hear it.
+        before = self._state.training
+        closed = self._close(before.opened.call) if before is not None else []
         needed = {*opened.remembers, *(left.call for left in opened.goes_on)}
         self._state.left = {call: views for call, views in self._state.left.items() if call in needed}
         book = LeaseBook.begun(opened.batches, opened.epoch, opened.ahead, min(opened.done, opened.batches))
         self._state.training = Training(opened, book, StalenessClock(opened.bound), kept=opened.kept)
-        return self._place(self._state.training)
+        return [*closed, *self._place(self._state.training)]
 
     def _serve(self, server: str, call: int) -> list[Wish]:
         state, training = self._state, self._state.training
@@ -270,7 +277,8 @@ class Director:
         )
 
     def _say_setbacks(self, training: Training, found: Sequence[Setback]) -> list[Wish]:
-        return [Say(_setback(setback, setback.shard in training.opened.tables, training.kept)) for setback in found]
+        opened = training.opened
+        return [Say(_setback(one, one.shard in opened.tables, training.kept, opened.replicas)) for one in found]
 
     def _next_view(self, training: Training, before: Placement, lost: Sequence[str] = ()) -> list[Wish]:
         self._state.view += 1
@@ -406,7 +414,7 @@ def _observed(clock: StalenessClock) -> list[Wish]:
     return [Say(f"{total} updates with a staleness of {mean:.1f} on average, {clock.stalest} at most (bound: {bound})")]
 
 
-def _setback(setback: Setback, is_table: bool, kept: int | None) -> str:
+def _setback(setback: Setback, is_table: bool, kept: int | None, replicas: int) -> str:
     who = " and ".join(setback.lost) or "the last server"
     if is_table:
         rest = "its rows of a table " + ("begin anew" if kept is None else f"are those of step {kept}, from disk")
@@ -415,7 +423,8 @@ def _setback(setback: Setback, is_table: bool, kept: int | None) -> str:
         if kept is not None:
             state = f"with its optimizer's state of step {kept}, from disk"
         rest = f"it goes on from the newest weights that a worker has, {state}"
-    return f"shard {setback.shard} was lost with {who}: {rest}. With --replicas 2 nothing would have been lost"
+    hint = ". With --replicas 2 nothing would have been lost" if replicas == 1 else ""
+    return f"shard {setback.shard} was lost with {who}: {rest}{hint}"
 
 
 def _send(to: Sequence[str] | Mapping[str, str], message: Message) -> Send:

@@ -191,8 +191,10 @@ class _Draft:
     def go_back(self) -> None:
         for shard in self._largest_first:
             if self.views[shard].primary is None and self._servers:
+                # A newcomer may have more than nothing: what a training before has left.
+                able = self.views[shard].newcomers or self._servers
                 self._change(shard, origin=self._number, newcomers=())
-                self._change(shard, primary=self._emptiest(self._servers, self._leads))
+                self._change(shard, primary=self._emptiest(able, self._leads))
 
     def fill(self) -> None:
         for shard in self._largest_first:
