@@ -242,7 +242,7 @@ class Session:
     def close(self, ok: bool) -> None:
         """Leaves the run. After a good end it waits for the others: they may still need this worker's last result."""
         if self.seat is not None and ok:
-            hook.leave_servers(self)
+            hook.leave_servers()
             self.seat.done()
             company = self._company if self._company is not None and self._company.has_acted else None
             while not self.seat.wait_end(after=company.view if company else None):

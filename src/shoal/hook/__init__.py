@@ -26,9 +26,9 @@ def install(run: Run) -> None:
     lighten_keras()
 
 
-def leave_servers(run: Run) -> None:
+def leave_servers() -> None:
     """The script is over: servers that stayed for the sake of its tables may go."""
-    if "shoal.hook.tables" in sys.modules:
-        from shoal.hook.tables import leave_last
+    if "shoal.hook.fit_store" in sys.modules:
+        from shoal.hook.fit_store import leave_last
 
-        leave_last(run)
+        leave_last()

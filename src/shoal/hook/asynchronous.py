@@ -22,14 +22,14 @@ from shoal.data.sources import Taken
 from shoal.errors import CannotDistribute
 from shoal.hook import deposit, feeds
 from shoal.hook.engine import Logs, to_float
-from shoal.hook.left_behind import leave, left_for, refuse_other_loads, remembered
+from shoal.hook.fit_store import FitStore
 from shoal.hook.resuming import Expected
 from shoal.hook.run import Run
 from shoal.hook.saving import Saver
 from shoal.hook.seeds import Seeds
 from shoal.hook.served_saving import ServersParts
 from shoal.hook.store_layout import Pulled, StoreLayout
-from shoal.hook.tables import Ids, refuse_unless_row_wise, stay, tables_of
+from shoal.hook.tables import Ids, refuse_unless_row_wise, tables_of
 from shoal.hook.training import AbstractTraining, FitArguments, Prepared
 from shoal.hook.updates import count_update, keeps_averages, rate_of, refuse_unless_served, take_averages
 from shoal.store.batches import Batch
@@ -56,12 +56,11 @@ class AsynchronousTraining(AbstractTraining):
         self._servers = servers
         self._layout = StoreLayout(self._engine, self._shape, self._model.optimizer, servers.count)
         self._seeds = self._engine.seeds  # as the fit began
-        self._client: Client | None = None
+        self._fit_store = FitStore(run, self._layout, self._model, call, self._ahead)
         self._first: Work | EpochEnd | LookUp | None = None  # what a latecomer was given first
-        self._tables = tables_of(self._model)
+        self._tables = self._fit_store.tables
         self._looked_up: dict[Batch, tuple[Taken, Ids]] = {}  # loaded, while the rows are on their way
         self._opened = -1  # the last epoch that this worker knows to be open
-        self._stays_open = False  # the store, when the fit is over: the servers still have tables
         self._before = 0  # steps of the whole run before this epoch
         self._counted = 0  # updates of this epoch that are in the optimizer's count
         parts = ServersParts(lambda: self._store)
@@ -70,13 +69,10 @@ class AsynchronousTraining(AbstractTraining):
 
     @property
     def _store(self) -> Client:
-        assert self._client is not None, "begin first"
-        return self._client
+        return self._fit_store.client
 
     def close(self) -> None:
-        if self._client is not None and not self._stays_open:
-            self._tables.close()
-            self._client.close()
+        self._fit_store.close()
         if self._saver is not None:
             self._saver.close()
 
@@ -93,38 +89,29 @@ class AsynchronousTraining(AbstractTraining):
             self._saver.resumed(self._resumed_at)
         self._counted = at.step
         self._seeds = self._engine.seeds.after(-((at.epoch - at.initial) * steps + at.step))
-        self._client = self._enter_store()
         facts = Facts(at.seed, at.initial, at.trained, self._seeds.rows().tolist())
-        refuse_other_loads(self._run.company, self._layout)
         done = at.step if at.epoch < self._arguments.epochs and not self._was_stopped else steps
-        self._store.open(
-            Open(
-                self._call,
-                self._layout.sizes,
-                at.epoch,
-                steps,
-                self._servers.staleness,
-                self._servers.replicas,
-                self._ahead,
-                msgspec.msgpack.encode(facts),
-                done,
-                self._resumed_at,
-                self._layout.tables.numbers,
-                left_for(self._layout, self._model.optimizer),
-                remembered(),
-            )
+        about = Open(
+            self._call,
+            self._layout.sizes,
+            at.epoch,
+            steps,
+            bound=self._servers.staleness,
+            replicas=self._servers.replicas,
+            ahead=self._ahead,
+            facts=msgspec.msgpack.encode(facts),
+            done=done,
+            kept=self._resumed_at,
         )
+        self._fit_store.open(self._layout.initial(self._so_far()), about)
         self._opened = at.epoch
-        leave(self._call, self._layout, self._model.optimizer)
-        self._tables.open(self._layout.tables, self._store)
         return None
 
     def _come_late(self) -> bytes | None:
         """Be let in while the others compute; the next epoch's beginning tells the rest."""
         self._run.say("waiting to be let in")
         self._engine.rehearse(self._example, applies=False)
-        self._client = self._enter_store(late=True)
-        leave(self._call, self._layout, self._model.optimizer)
+        self._fit_store.come_late()
         over = self._run.wait_in(self._call)
         if over is not None:
             return over
@@ -137,12 +124,7 @@ class AsynchronousTraining(AbstractTraining):
         at = self._at
         at.seed, at.initial, at.trained = facts.seed, facts.initial, facts.trained
         at.epoch = self._opened = first.epoch if isinstance(first, EpochEnd) else first.batch.epoch
-        self._tables.open(self._layout.tables, self._store)
         return None
-
-    def _enter_store(self, late: bool = False) -> Client:
-        initial = None if late else self._layout.initial(self._so_far())
-        return self._run.client(self._call, self._layout.shapes, initial, self._ahead)
 
     def _so_far(self) -> Pulled | None:
         """The sums of an epoch that a checkpoint was taken in."""
@@ -167,11 +149,7 @@ class AsynchronousTraining(AbstractTraining):
             self._saver.finish(company, chief)
         if self._arguments.epochs > 0 and keeps_averages(self._model.optimizer):
             self._take_weights(take_averages(self._run, self._store))
-        if self._tables:
-            self._stays_open = True
-            stay(self._call, self._store, self._tables)
-        else:
-            self._store.finish()
+        self._fit_store.finish()
 
     # An epoch ---------------------------------------------------------------------------------------
 

@@ -18,11 +18,12 @@ from shoal.hook import feeds
 from shoal.hook.asynchronous import AsynchronousTraining
 from shoal.hook.engines import engine_for
 from shoal.hook.evaluate import Evaluation
+from shoal.hook.fit_store import leave_last
 from shoal.hook.run import Run
 from shoal.hook.serving import serve
 from shoal.hook.shard_optimizer import loss_scale_of
 from shoal.hook.synchronous import SynchronousTraining
-from shoal.hook.tables import leave_last, tables_of
+from shoal.hook.tables import tables_of
 from shoal.hook.training import FitArguments, Prepared, history_of
 from shoal.hook.updates import AbstractUpdates, OwnUpdates, ServedUpdates, refuse_unless_served
 from shoal.strategies.allreduce import AllReduce, check_batch
@@ -42,7 +43,7 @@ def fit(run: Run, strategy: Strategy, model: Any, arguments: FitArguments, call:
             with prepare(pieces=1) as prepared:
                 serve(run, prepared, servers, _scales(strategy), call)
         return history_of(model, run.calls.unpack(run.result_of(call)))
-    leave_last(run)
+    leave_last()
     if servers is not None and servers.staleness != 0:
         with (
             prepare(pieces=1) as prepared,

@@ -19,7 +19,6 @@ from shoal.errors import CannotDistribute, UsageError
 from shoal.hook import feeds
 from shoal.hook.engine import AbstractEngine
 from shoal.hook.row_table import RowTable
-from shoal.hook.run import Run
 from shoal.hook.shard_optimizer import needs_of
 from shoal.hook.sharded_embedding import NOWHERE, ShardedEmbedding, collecting
 from shoal.store.client import Client
@@ -304,33 +303,6 @@ def _opened(layers: Sequence[Any]) -> Tables:
         f"the rows of {layers[0].name} are on servers, which give them out from a fit of the model on, until another "
         "model is trained. Call fit first, or run this script without servers."
     )
-
-
-class _Stay:
-    """A training that is over, and whose servers stay until another begins or the script ends: they have the rows."""
-
-    def __init__(self, call: int, client: Client, tables: Tables) -> None:
-        self.call = call
-        self.client = client
-        self.tables = tables
-
-
-_stays: list[_Stay] = []  # one at most
-
-
-def stay(call: int, client: Client, tables: Tables) -> None:
-    """The fit is over; rows can still be looked at."""
-    _stays.append(_Stay(call, client, tables))
-
-
-def leave_last(run: Run) -> None:
-    """The servers of the last training are not needed any more. The chief tells them."""
-    while _stays:
-        last = _stays.pop()
-        last.tables.close()
-        if run.is_chief:
-            last.client.finish()
-        last.client.close()
 
 
 def refuse_unless_row_wise(optimizer: Any) -> None:

@@ -18,12 +18,12 @@ from shoal.data.sources import AbstractSource, Taken
 from shoal.errors import CannotDistribute
 from shoal.hook import feeds
 from shoal.hook.engine import AbstractEngine, StepShape
-from shoal.hook.left_behind import leave, left_for, refuse_other_loads, remembered
+from shoal.hook.fit_store import FitStore
 from shoal.hook.run import Run
 from shoal.hook.served_saving import ServersParts
 from shoal.hook.shard_optimizer import levels
 from shoal.hook.store_layout import StoreLayout
-from shoal.hook.tables import Ids, refuse_unless_row_wise, stay, tables_of
+from shoal.hook.tables import Ids, refuse_unless_row_wise
 from shoal.store.batches import Batch
 from shoal.store.client import Client, Weights
 from shoal.store.letters import Open
@@ -92,44 +92,23 @@ class ServedUpdates(AbstractUpdates):
         self._call = call
         self._optimizer = engine.model.optimizer
         self._layout = StoreLayout(engine, shape, self._optimizer, servers.count, synchronous=True)
-        self._tables = tables_of(engine.model)
+        self._fit_store = FitStore(run, self._layout, engine.model, call, ahead=0)
+        self._tables = self._fit_store.tables
         self._ids: Ids = []  # of each table: those that the step needs
-        self._stays_open = False  # the store, when the fit is over: the servers still have tables
-        self._client: Client | None = None
         self.parts = ServersParts(lambda: self._store)
         if self._tables:
             refuse_unless_row_wise(self._optimizer)
         if run.company.is_late:
-            self._enter(None)
+            self._fit_store.come_late()
 
     @property
     def _store(self) -> Client:
-        assert self._client is not None, "open first"
-        return self._client
+        return self._fit_store.client
 
     def open(self, epoch: int, steps: int | None, kept: int | None) -> None:
-        layout, servers = self._layout, self._servers
-        refuse_other_loads(self._run.company, layout)
-        opened = Open(
-            self._call,
-            layout.sizes,
-            epoch,
-            steps or 1,
-            0,
-            servers.replicas,
-            1,
-            kept=kept,
-            tables=layout.tables.numbers,
-            goes_on=left_for(layout, self._optimizer),
-            remembers=remembered(),
-        )
-        self._enter(layout.initial()).open(opened)
-
-    def _enter(self, initial: Weights | None) -> Client:
-        self._client = self._run.client(self._call, self._layout.shapes, initial, 0)
-        self._tables.open(self._layout.tables, self._client)
-        leave(self._call, self._layout, self._optimizer)
-        return self._client
+        layout, replicas = self._layout, self._servers.replicas
+        about = Open(self._call, layout.sizes, epoch, steps or 1, bound=0, replicas=replicas, ahead=1, kept=kept)
+        self._fit_store.open(layout.initial(), about)
 
     def bring(self, source: AbstractSource, step: int, taken: Taken, group: AbstractGroup) -> None:
         if not self._tables:
@@ -169,16 +148,10 @@ class ServedUpdates(AbstractUpdates):
     def finish(self, is_trained: bool) -> None:
         if is_trained and keeps_averages(self._optimizer):
             self._adopt(self._layout.unpack_weights(take_averages(self._run, self._store)))
-        if self._tables:
-            self._stays_open = True
-            stay(self._call, self._store, self._tables)
-        else:
-            self._store.finish()
+        self._fit_store.finish()
 
     def close(self) -> None:
-        if self._client is not None and not self._stays_open:
-            self._tables.close()
-            self._client.close()
+        self._fit_store.close()
 
     def _adopt(self, weights: Sequence[Array]) -> None:
         self._engine.adopt(self._layout.variables, weights)
