@@ -1080,6 +1080,20 @@ def test_members_join_the_next_coordinator_again_and_the_view_stays():
     assert (view.number, ids(view)) == (3, ["worker-1"])  # no number is given twice
 
 
+def test_what_a_coordinator_was_about_to_tell_when_it_died_the_next_one_tells():
+    """It writes down what it has decided, and then does it: between the two it may be killed."""
+    scene = Scene(3, least=1)
+    scene.happen(Closed(3))
+    while not (said := reports(scene.happen(Tick(), after=0.1))):
+        pass
+    for _ in range(2):
+        after = restored(scene)
+        assert reports(after.happen(Tick(), after=0.1)) == said
+        scene = after  # which is killed at the same moment
+    after.happen(Tick(), after=0.1)
+    assert reports(restored(after).happen(Tick(), after=0.1)) == []  # it was told
+
+
 def test_who_was_lost_before_stays_outside_and_who_does_not_come_again_is_lost():
     scene = Scene(3, least=1)
     scene.happen(Closed(3))

@@ -175,6 +175,7 @@ class Membership:
         self._noticed: dict[str, float] = {}  # troubled member -> when; in order
         self._reported: set[str] = set()
         self._owed: tuple[str, ...] = ()  # reports that another coordinator did not come to
+        self._telling: tuple[str, ...] = ()  # reports of the last event: told when the next one comes
         self._offered: tuple[Candidate, ...] = ()
         self._interrupted: End | None = None  # the run ends when its workers have written a last checkpoint
         self._finish_at = 0.0
@@ -213,13 +214,23 @@ class Membership:
             tuple(self._finished.values()),
             tuple(self._servers().values()),
             self._department.record() if self._department is not None else None,
-            (*self._owed, *(t.sentence(id) for id, t in self._troubles().items() if id not in self._reported)),
+            (
+                *self._owed,
+                *self._telling,
+                *(t.sentence(id) for id, t in self._troubles().items() if id not in self._reported),
+            ),
         )
 
     # What the shell asks ----------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> list[Decision]:
-        """Take one event; return what to do, in order."""
+        """Take one event; return what to do, in order. What the one before decided has been done."""
+        self._telling = ()
+        decisions = self._handle(event, now)
+        self._telling = tuple(decision.text for decision in decisions if isinstance(decision, Report))
+        return decisions
+
+    def _handle(self, event: Event, now: float) -> list[Decision]:
         decisions: list[Decision] = []
         match event:
             case Said(link, StatusRequest()):
