@@ -8,14 +8,26 @@ from typing import Any
 
 import pytest
 
-from shoal.errors import CannotDistribute
-from shoal.hook.left_behind import leave, left_for, remembered
+from shoal.errors import CannotDistribute, Diverged
+from shoal.hook.left_behind import leave, left_for, refuse_other_loads, remembered
 from shoal.store.letters import Left
 from shoal.store.shards import Range, Shard
 
 
 class Thing:
     """A variable, an optimizer or a layer: what counts is which."""
+
+    loads, name = 0, "users"  # of a layer
+
+
+class Others:
+    """A company in which all others say the same."""
+
+    def __init__(self, theirs: bytes) -> None:
+        self._theirs = theirs
+
+    def gather(self, what: str, mine: bytes) -> Any:
+        return SimpleNamespace(unlike_chiefs=lambda: ["worker-1"] if mine != self._theirs else [])
 
 
 def layout(variables: list[Thing], layers: tuple[Thing, ...] = (), parts: int = 2) -> Any:
@@ -48,6 +60,21 @@ def test_a_table_goes_on_in_another_model_with_another_optimizer():
     table, other = Thing(), Thing()
     leave(1, layout([Thing()], (other, table)), Thing())
     assert left_for(layout([Thing(), Thing()], (table,)), Thing()) == (Left(2, 1, 3), Left(3, 1, 4))
+
+
+def test_a_table_that_was_loaded_on_some_workers_only_is_refused():
+    table = Thing()
+    mine = layout([Thing()], (table,))
+    refuse_other_loads(Others(b"[0]"), mine)
+    with pytest.raises(Diverged, match="loaded on some workers only"):
+        refuse_other_loads(Others(b"[1]"), mine)
+    table.loads = 3  # found more files than the others, who were here before
+    leave(5, mine, Thing())
+    refuse_other_loads(Others(b"[0]"), mine)
+    table.loads = 4
+    refuse_other_loads(Others(b"[1]"), mine)
+    with pytest.raises(Diverged):
+        refuse_other_loads(Others(b"[0]"), mine)
 
 
 def test_what_the_script_has_let_go_is_not_remembered():

@@ -30,6 +30,7 @@ class _Rows(NamedTuple):
 
     call: int
     shards: Sequence[int]  # one for each part
+    loads: int  # of the layer by then
 
 
 _updated: weakref.WeakKeyDictionary[Any, _Updated] = weakref.WeakKeyDictionary()  # by optimizer
@@ -56,7 +57,8 @@ def left_for(layout: StoreLayout, optimizer: Any) -> tuple[Left, ...]:
 
 def refuse_other_loads(company: Company, layout: StoreLayout) -> None:
     """Collective. What a table has loaded it has from its server, which runs the script too, but not as the chief."""
-    loads = [layer.loads for layer in layout.tables.layers]
+    # Since the last training: a worker that came late may have found a file that the others had not.
+    loads = [layer.loads - (_rows[layer].loads if layer in _rows else 0) for layer in layout.tables.layers]
     if loads and company.gather("fit: loads of tables", str(loads).encode()).unlike_chiefs():
         raise Diverged(
             f"{layout.tables.layers[0].name} was loaded on some workers only. Rows of tables are on servers, which run "
@@ -73,4 +75,4 @@ def leave(call: int, layout: StoreLayout, optimizer: Any) -> None:
     """This training is going to leave these."""
     _updated[optimizer] = _Updated(call, layout.shards, tuple(map(weakref.ref, layout.variables)))
     for table, layer in enumerate(layout.tables.layers):
-        _rows[layer] = _Rows(call, layout.tables.of_table(table))
+        _rows[layer] = _Rows(call, layout.tables.of_table(table), layer.loads)
