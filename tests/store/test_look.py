@@ -42,3 +42,9 @@ def test_it_is_over_when_all_have_answered_what_was_asked() -> None:
     assert [one.server for one in going_on.take_views(views(6, "a", "a", "c"))] == ["c"]
     going_on.handle(Listed(2, 6, 30, 10, 40), [])
     assert going_on.is_over
+
+
+def test_who_may_not_know_what_was_acknowledged_is_not_asked() -> None:
+    going_on = Look({1: (Pull(1, 0, ASKED, 2), [IDS])}, least=7)
+    assert going_on.take_views(views(6, "a", "b")) == []
+    assert [question.message.view for question in going_on.take_views(views(7, "a", "b"))] == [7]
