@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format bench chaos clean
+.PHONY: demo test test-keras check format bench chaos corpus clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
@@ -12,6 +12,23 @@ demo: $(READY)
 # In two processes: many tests wait for more than they compute.
 test: check
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The hook with another Keras: `make test-keras VERSION=3.12.0`, or VERSION=nightly. It gets an environment of its own,
+# which has that Keras before all that .venv has. The tests are those that use every feature of Keras which Shoal hooks.
+KERAS_VENV = .venv-keras-$(VERSION)
+KERAS_PACKAGE = $(if $(filter nightly,$(VERSION)),--pre --upgrade keras-nightly,keras==$(VERSION))
+KERAS_TESTS := $(addprefix tests/hook/test_,$(addsuffix .py,private_names same_bits one_machine own_steps own_data \
+	parameter_servers tables shard_state optimizer_parts checkpoints served_checkpoints export hooking late_imports \
+	outside_fit refusals))
+
+test-keras: $(READY)
+	@test -n "$(VERSION)" || { echo "which Keras? make test-keras VERSION=3.12.0, or VERSION=nightly"; exit 2; }
+	test -x $(KERAS_VENV)/bin/python || $(BIN)/python -m venv --without-pip $(KERAS_VENV)
+	$(BIN)/python -m pip --python $(KERAS_VENV)/bin/python install --quiet --no-deps $(KERAS_PACKAGE)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$($(KERAS_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth"
+	$(KERAS_VENV)/bin/python -c 'import keras; print("Keras", keras.__version__)'
+	$(KERAS_VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(or $(TESTS),$(KERAS_TESTS))
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -32,6 +49,10 @@ bench: $(READY)
 chaos: $(READY)
 	$(BIN)/python bench/chaos.py --minutes 6 --events 16
 
+# Scripts as users write them, plain and with two workers, in a table: `make corpus ONLY=gan` for those with such a name.
+corpus: $(READY)
+	cd tests && ../$(BIN)/python -m corpus.run $(if $(ONLY),--only $(ONLY))
+
 # torch is pinned: its newest wheels bring gigabytes of CUDA that a machine without a GPU does not need. Bytecode is
 # made by all cores together, where pip would use one; some packages bring files that no Python 3 can compile.
 $(READY): pyproject.toml
@@ -43,4 +64,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) .venv-tf-keras build dist .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-tf-keras .venv-keras-* build dist .mypy_cache .ruff_cache .import_linter_cache

@@ -219,10 +219,10 @@ def make_operations(group: Any, pinned: Any, size: int) -> tuple[Any, dict[str, 
     import torch
     import torch.distributed as dist
 
-    from shoal.collectives.layout import Layout
+    from shoal.collectives.layout import VectorLayout
 
     floats = size // 4
-    exchange = group.open(Layout(floats), 1)
+    exchange = group.open(VectorLayout(floats), 1)
     held = tuple(range(rank, rank + 1) for rank in range(WORKERS))
     private = np.full(floats, 1.0, np.float32)
     copied = np.zeros(floats, np.float32)
@@ -260,7 +260,7 @@ def form_group(rank: int, folder: Path) -> Any:
     (folder / f"{rank}.ready").touch()
     while not all((folder / f"{peer}.ready").exists() for peer in range(WORKERS)):
         time.sleep(0.01)
-    members = [Member(f"worker-{peer}", "worker", 0, "here", address) for peer, address in enumerate(addresses)]
+    members = [Member(f"worker-{peer}", "worker", 0, "here", "here", address) for peer, address in enumerate(addresses)]
     return form(View.of(1, members), f"worker-{rank}", listener, key, "shm", Deadlines(), Wakeup())
 
 

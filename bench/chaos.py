@@ -4,7 +4,7 @@
     python bench/chaos.py --minutes 5                     # run after run over three backends, each with its own seed
 
 A harm is planned (by a seed, or by a test) and done from outside: SIGKILL, SIGSTOP for longer than the deadline, or
-SIGTERM, to whoever is in a role, at a random moment or exactly in a phase of the step, as the victim's slate tells.
+SIGTERM, to whoever is in a role, at a random moment or in a phase of the step, as the victim's status page tells.
 Checked at the end: exit code 0, the weights and histories of the undisturbed run, every step committed once and alike
 by everyone who was there, every sample counted once per epoch, and nothing left behind.
 
@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -32,21 +33,20 @@ from typing import Any, Literal
 
 import psutil
 
+from chaos_moments import COMING_IN, IN_STEP, Moment, fits
 from harness import ROOT, Watch, report, say, significant, spread
-from shoal.wire import slate
+from shoal.observe.phases import Activity
+from shoal.wire import status_page
 
 SCRIPT = Path(__file__).resolve().parent / "chaos_training.py"
 MARK = "SHOAL_CHAOS"  # in the environment of everything that a run starts
 LIMIT = 380.0  # seconds for one run; only a broken one takes so long
 PATIENCE = 90.0  # seconds until a harm whose moment does not come is given up
-LOOK_EVERY = 0.001  # seconds between two looks at the slates
+LOOK_EVERY = 0.001  # seconds between two looks at the status pages
 COUNT_EVERY = 0.01  # seconds between two looks at who is alive
 HOLD = -1.0  # as a pace: do not go on
 PIECES, BATCH = 6, 12
 
-IN_STEP = ("waiting for data", "computing piece", "exchanging gradients", "applying the update", "running callbacks")
-AT_START = ("building the model", "taking the chief's weights")
-COMING_IN = ("building the model", "tracing the training step", "waiting to be let in")
 
 Who = Literal["chief", "other", "newcomer", "coordinator", "anyone"]
 
@@ -56,7 +56,7 @@ class Harm:
     """What is done to whom, and when: the first moment at which all of it is true."""
 
     who: Who = "anyone"
-    doing: str = ""  # how what the victim says it does begins
+    doing: Moment = None  # what the victim does; None: whatever it does
     step: int = 0  # so many steps, over all fits, have been committed
     act: Literal["kill", "stop", "drain"] = "kill"
     count: int = 1  # victims, at once
@@ -73,7 +73,7 @@ class Event:
     pid: int
     at: float
     step: int  # commits before it
-    doing: str  # the last word on the victim's slate
+    doing: Activity | None  # the last word on the victim's status page
     lost: float | None = None  # seconds: the gap between the commits around it, less a usual one
     said: list[str] = field(default_factory=list)  # what the run told the user until the next one
 
@@ -108,7 +108,15 @@ class Outcome:
             found.append("the logs of an epoch differ")
         if self.ledger.losses() != undisturbed.ledger.losses():
             found.append("the losses of steps differ")
+        if self.summary != undisturbed.summary:
+            found.append(f"the summary says {self.summary!r} instead of {undisturbed.summary!r}")
         return found
+
+    @property
+    def summary(self) -> str:
+        """What the last line says was trained."""
+        said = re.findall(r"^shoal: (.* samples) · ", self.output, re.MULTILINE)
+        return said[-1] if said else ""
 
 
 Key = tuple[int, int, int]  # fit, epoch, batch
@@ -207,30 +215,30 @@ class Scene:
                 found[self._ids[pid]] = pid
         return found
 
-    def doing(self, worker: str) -> tuple[int, str]:
-        """The last word on a worker's slate."""
+    def doing(self, worker: str) -> Activity:
+        """The last word on a worker's status page."""
         self._run = self._run or next(self._runtime.glob("shoal/*"), None)
-        read = slate.read(self._run / f"{worker}.slate") if self._run is not None else None
-        return read or (0, "starting")
+        read = status_page.read(self._run / f"{worker}.status") if self._run is not None else None
+        return read[1] if read is not None else Activity()
 
     def has(self, harm: Harm) -> bool:
         """Whether there are victims that will do what they are to do once the training goes on."""
-        return bool(self._victims(harm, harm.doing if harm.who == "newcomer" else "", random.Random()))
+        return bool(self._victims(harm, harm.doing if harm.who == "newcomer" else None, random.Random()))
 
     def somebody_waits(self) -> bool:
-        return any(self.doing(id)[1] == COMING_IN[-1] for id in self.processes() if id != "coordinator")
+        return any(self.doing(id).phase is COMING_IN[-1] for id in self.processes() if id != "coordinator")
 
     def choose(self, harm: Harm, rng: random.Random) -> dict[str, int]:
         """Victims for whom the moment has come; none if there are not enough."""
         return self._victims(harm, harm.doing, rng)
 
-    def _victims(self, harm: Harm, doing: str, rng: random.Random) -> dict[str, int]:
+    def _victims(self, harm: Harm, doing: Moment, rng: random.Random) -> dict[str, int]:
         alive = self.processes()
         if harm.who == "coordinator":
             return {id: pid for id, pid in alive.items() if id == "coordinator"}
         workers = sorted((id for id in alive if id != "coordinator"), key=lambda id: int(id.rpartition("-")[2]))
         holders = [id for id in workers if self._holds(id)]
-        able = [id for id in self._in_role(harm, workers, holders) if self.doing(id)[1].startswith(doing)]
+        able = [id for id in self._in_role(harm, workers, holders) if fits(self.doing(id), doing)]
         rng.shuffle(able)
         chosen: list[str] = []
         for id in able:
@@ -264,7 +272,7 @@ class Scene:
         return found
 
     def _identify(self, pid: int) -> str:
-        """Empty for the nursery, and for who has just come from it or from the launcher and still has their words."""
+        """Empty for the prefork process, and for one that was just forked and still has the words of its parent."""
         try:
             words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
         except OSError:
@@ -316,6 +324,7 @@ class Chaos:
         events: list[Event] = []
         unfired: list[Harm] = []
         if self._harms:
+            self._await([harm.doing for harm in self._harms])
             self._set_pace(self._harms[0].step_pause)
         process = subprocess.Popen(
             self._command, cwd=self._folder, env=self._environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -324,10 +333,12 @@ class Chaos:
         listener.start()
         try:
             scene = Scene(process.pid, self._runtime, self._ledger, self._workers)
-            for harm in self._harms:
+            for number, harm in enumerate(self._harms):
+                self._await([later.doing for later in self._harms[number:]])
                 done = list(self._wait_and_do(harm, scene, process, begun + LIMIT))
                 events += done
                 unfired += [] if done else [harm]
+            self._await([])
             self._set_pace(0.0)
             process.wait(max(1.0, begun + LIMIT - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -362,7 +373,10 @@ class Chaos:
         while process.poll() is None and time.monotonic() < until:
             if time.monotonic() - looked > 0.005:
                 self._ledger.read()
-                self._set_pace(self._pace_before(harm, scene))
+                pace = self._pace_before(harm, scene)
+                self._set_pace(pace)
+                if pace == HOLD:
+                    self._held.append(time.monotonic())
                 looked = time.monotonic()
             if self._ledger.steps >= harm.step:
                 victims = scene.choose(harm, self._rng)
@@ -383,12 +397,13 @@ class Chaos:
             except ProcessLookupError:
                 continue
         exact = not harm.doing or harm.after or harm.who == "coordinator"
-        if len(held) < len(victims) or not (exact or all(scene.doing(id)[1].startswith(harm.doing) for id in victims)):
+        if len(held) < len(victims) or not (exact or all(fits(scene.doing(id), harm.doing) for id in victims)):
             for pid in held.values():
                 os.kill(pid, signal.SIGCONT)
             return []
         now = time.monotonic()
         self._ledger.read()
+        self._set_pace(HOLD)  # until the next harm's pace is known: a survivor must not run past its moment
         events = []
         for id, pid in held.items():
             scene.harmed.add(pid)
@@ -397,7 +412,7 @@ class Chaos:
             elif harm.act == "drain":
                 os.kill(pid, signal.SIGTERM)
                 os.kill(pid, signal.SIGCONT)
-            doing = "" if id == "coordinator" else scene.doing(id)[1]
+            doing = scene.doing(id) if id != "coordinator" else None
             events.append(Event(harm, id, pid, now, self._ledger.steps, doing))
         return events
 
@@ -411,14 +426,19 @@ class Chaos:
 
     def _set_pace(self, pause: float) -> None:
         path = self._out / "pace"
-        if pause == HOLD:
-            self._held.append(time.monotonic())
         if pause == 0.0:
             path.unlink(missing_ok=True)
         elif not path.exists() or path.read_text() != str(pause):
-            draft = self._out / ".pace"
-            draft.write_text(str(pause))
-            draft.replace(path)
+            self._write(path, str(pause))
+
+    def _await(self, phases: Sequence[Moment]) -> None:
+        """Phases in which somebody is to be hit: the training waits for it in the one that comes but once."""
+        self._write(self._out / "awaited", "\n".join(str(phase) for phase in phases if phase is not None))
+
+    def _write(self, path: Path, text: str) -> None:
+        draft = self._out / f".{path.name}"
+        draft.write_text(text)
+        draft.replace(path)
 
     # What came of it --------------------------------------------------------------------------------
 
@@ -488,25 +508,25 @@ def random_plan(rng: random.Random, events: int, steps: int) -> list[Harm]:
             case "phase":
                 harms.append(Harm(who, rng.choice(IN_STEP), step))
             case "moment":
-                harms.append(Harm(who, "", step, after=rng.uniform(0, 0.1)))
+                harms.append(Harm(who, None, step, after=rng.uniform(0, 0.1)))
             case "coming":
                 after = rng.uniform(0, 0.03)
-                harms.append(Harm(who, "", step))  # so that somebody comes
+                harms.append(Harm(who, None, step))  # so that somebody comes
                 harms.append(Harm("newcomer", rng.choice(COMING_IN), step, after=after, step_pause=0.005))
             case "again":
                 harms.append(Harm(who, rng.choice(IN_STEP), step))
-                harms.append(Harm("anyone", "", step, after=rng.uniform(0, 0.05)))
+                harms.append(Harm("anyone", None, step, after=rng.uniform(0, 0.05)))
             case "two":
-                harms.append(Harm("anyone", "", step, count=2, after=rng.uniform(0, 0.05)))
+                harms.append(Harm("anyone", None, step, count=2, after=rng.uniform(0, 0.05)))
             case "coordinator" if coordinators < 8:
                 coordinators += 1
-                harms.append(Harm("coordinator", "", step, after=rng.uniform(0, 0.05)))
-                harms.append(Harm("anyone", "", step, after=rng.uniform(0, 0.2)))
+                harms.append(Harm("coordinator", None, step, after=rng.uniform(0, 0.05)))
+                harms.append(Harm("anyone", None, step, after=rng.uniform(0, 0.2)))
             case "stop":
-                harms.append(Harm(who, "", step, "stop", after=rng.uniform(0, 0.02)))
+                harms.append(Harm(who, None, step, "stop", after=rng.uniform(0, 0.02)))
             case "drain" if not drains:  # nobody is started in the place of one that left
                 drains += 1
-                harms.append(Harm(who, "", step, "drain", after=rng.uniform(0, 0.02)))
+                harms.append(Harm(who, None, step, "drain", after=rng.uniform(0, 0.02)))
     return harms
 
 
@@ -567,11 +587,17 @@ def _session(root: Path, seed: int, given: argparse.Namespace) -> int:
     return 1 if any(run["faults"] for run in runs) else 0
 
 
+def _told(event: Event) -> dict[str, Any]:
+    told = asdict(event)
+    told["harm"]["doing"], told["doing"] = str(event.harm.doing or ""), str(event.doing or "")
+    return told
+
+
 def _facts(outcome: Outcome) -> dict[str, Any]:
     return {
         "code": outcome.code,
         "seconds": round(outcome.seconds, 1),
-        "events": [asdict(event) for event in outcome.events],
+        "events": [_told(event) for event in outcome.events],
         "entries": outcome.entries,
     }
 

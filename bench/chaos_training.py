@@ -5,6 +5,7 @@ epoch: it travels with the gradients, so a sample that is lost or doubled shows 
 the end every worker that took part writes OUT/<worker>.json.
 
 A file OUT/pace, if there is one, says how many seconds to rest after each step; a number below zero: do not go on.
+OUT/awaited lists phases in which somebody is to be hit: the one between two fits lasts until it is not in it any more.
 While it is there, every change of what a worker says it does takes a few milliseconds too, so that each phase of a step
 can be hit from outside.
 """
@@ -30,15 +31,15 @@ import numpy as np
 from keras import ops
 
 import shoal.session
+from chaos_moments import BETWEEN_FITS, SAVING
+from shoal.observe.phases import Activity, Phase
 
 LINGER = (0.004, 0.05)  # seconds at most, when steps follow each other fast and when they do not
-BETWEEN_FITS = "between two fits"
-SAVING = "saving the model"
 
 
 def worker() -> str:
-    seat = shoal.session.current().seat
-    return seat.member.id if seat is not None else "worker-0"
+    coordinator_link = shoal.session.current().coordinator_link
+    return coordinator_link.member.id if coordinator_link is not None else "worker-0"
 
 
 class Pace:
@@ -54,6 +55,17 @@ class Pace:
         except (OSError, ValueError):
             return 0.0  # not there, or being written
 
+    def wait_to_be_hit(self, doing: Activity) -> None:
+        limit = time.monotonic() + 60
+        while str(doing) in self._awaited() and time.monotonic() < limit:
+            time.sleep(0.005)
+
+    def _awaited(self) -> list[str]:
+        try:
+            return self._path.with_name("awaited").read_text().splitlines()
+        except OSError:
+            return []
+
     def rest(self) -> None:
         while (pause := self.now()) < 0:
             time.sleep(0.005)
@@ -64,16 +76,16 @@ class Pace:
             time.sleep(self._rng.uniform(0, sorted((LINGER[0], pause / 5, LINGER[1]))[1]))
 
 
-def say_slowly(pace: Pace) -> None:
-    """Every phase that is said lasts a moment."""
+def record_slowly(pace: Pace) -> None:
+    """Every phase that is recorded lasts a moment."""
     session = shoal.session.Session
-    say = session.say
+    record = session.record
 
-    def slowly(self: Any, doing: str, step: int | None = None) -> None:
-        say(self, doing, step)
+    def slowly(self: Any, phase: Phase, detail: str = "", step: int | None = None) -> None:
+        record(self, phase, detail, step)
         pace.linger()
 
-    session.say = slowly  # type: ignore[method-assign]
+    session.record = slowly  # type: ignore[method-assign]
 
 
 class Ledger(keras.callbacks.Callback):
@@ -199,8 +211,9 @@ def main() -> None:
     out: Path = options.out
     out.mkdir(exist_ok=True)
     pace = Pace(out / "pace")
-    say_slowly(pace)
+    record_slowly(pace)
     run = shoal.session.current()
+    run.rank_was_asked = True  # every worker has files of its own
     lines = os.open(out / f"{worker()}.ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     samples = options.batch * options.steps - 5  # the last batch is smaller
     x, y = data(samples)
@@ -209,8 +222,8 @@ def main() -> None:
     histories = []
     for number in range(options.fits):
         if number:
-            run.say(BETWEEN_FITS)
-            time.sleep(0.2 if pace.now() else 0)
+            run.record(BETWEEN_FITS.phase, BETWEEN_FITS.detail)
+            pace.wait_to_be_hit(BETWEEN_FITS)
         callbacks = [Ledger(number, pace, lines, raises), *(many_callbacks(out) if options.callbacks else ())]
         held_out = (x, y) if options.validate else None
         shown = {"verbose": 0, "callbacks": callbacks, "validation_data": held_out}
@@ -219,7 +232,7 @@ def main() -> None:
     told = {"history": histories, "evaluated": model.evaluate(x, y, batch_size=options.batch, verbose=0)}
     told["predicted"] = hashlib.sha256(model.predict(x, batch_size=64, verbose=0).tobytes()).hexdigest()
     if options.save:
-        run.say(SAVING)
+        run.record(SAVING.phase, SAVING.detail)
         if (out / "pace").exists():
             time.sleep(0.05)  # so that it is seen; `save` itself says other things
         model.save(out / "model.keras")
@@ -227,7 +240,7 @@ def main() -> None:
         told["saved"] = all(
             np.array_equal(a, b) for a, b in zip(model.get_weights(), loaded.get_weights(), strict=True)
         )
-    if not run.company.is_late:  # one that came when the last fit was over has the results, not the weights
+    if not run.worker_group.is_late:  # one that came when the last fit was over has the results, not the weights
         told["weights"] = weights_hash(model)
         draft = out / f".{worker()}"
         draft.write_text(json.dumps(told))

@@ -183,20 +183,20 @@ class Contestant:
         if self._paused_since:
             self._paused[0] += time.monotonic() - self._paused_since[0]
             self._paused[1] += self._cpu_at_go - self._paused_since[1]
-        self._tell({"go": seconds, "company": self._gatekeepers > 1})
+        self._tell({"go": seconds, "among_others": self._gatekeepers > 1})
 
     def rate(self) -> float:
         """Wait for the slice's end. Returns samples per second, of all gatekeepers together."""
         answers = self._answers()
-        in_company = self._gatekeepers > 1
+        among_others = self._gatekeepers > 1
         at_answers = self._processes.cpu_seconds()
-        if in_company:
+        if among_others:
             self._tell({"rest": True})
-        time.sleep(LONG_SETTLE if in_company else SETTLE)
+        time.sleep(LONG_SETTLE if among_others else SETTLE)
         cpu = self._processes.cpu_seconds()
         self._paused_since = (time.monotonic(), cpu)
         self._trained[0] += sum(answer["steps"] + 1 for answer in answers) * self._samples  # the untimed steps too
-        self._trained[1] += (at_answers if in_company else cpu) - self._cpu_at_go
+        self._trained[1] += (at_answers if among_others else cpu) - self._cpu_at_go
         return sum(answer["steps"] * self._samples / answer["seconds"] for answer in answers)
 
     def stop(self) -> None:

@@ -26,9 +26,10 @@ import numpy as np
 from contestants import end_with_bench
 from harness import ROOT, Facts, Watch, report, same_against_itself, say, significant, spread, tournament
 from pair import Operations, Pair, serve, work
-from shoal.store.client import Client, LookUp, Work
-from shoal.store.rows import Fill, NewRows, Table
-from shoal.store.tensors import Array, RowShapes, Tensors
+from shoal.store.client import Client
+from shoal.store.decisions.worker_state import BatchWork, LookUp
+from shoal.store.values.rows import Fill, NewRows, Table
+from shoal.store.values.tensors import Array, RowShapes, Tensors
 
 TABLE = Table("table", 1_000_000, 64, NewRows(Fill.UNIFORM, -0.05, 0.05))
 SHAPES = [RowShapes(TABLE.rows, TABLE.width)]
@@ -47,7 +48,7 @@ def table(shard: int) -> Tensors:
     os.environ["KERAS_BACKEND"] = "jax"
     import keras
 
-    from shoal.hook.row_table import RowTable
+    from shoal.hook.tables.row_table import RowTable
 
     everything = (np.arange(TABLE.rows), np.zeros((TABLE.rows, TABLE.width), np.float32))
     return RowTable(TABLE, 0, "table/embeddings", keras.optimizers.SGD(0.1), everything, None)
@@ -71,7 +72,7 @@ class RowWorker:
         """One batch: rows that come, gradients that go."""
         while isinstance(todo := self._client.next(), LookUp):
             self._client.look_up(todo.batch, {0: self._of(todo.batch.place)})
-        assert isinstance(todo, Work)
+        assert isinstance(todo, BatchWork)
         ids = self._of(todo.batch.place)
         rows = todo.weights[0][0].reshape(-1, TABLE.width)
         assert len(rows) == len(ids)

@@ -29,14 +29,15 @@ import numpy as np
 
 from contestants import ANSWER, end_with_bench
 from harness import Facts, significant
-from shoal.cluster.department import Send
+from shoal.cluster.coordinator_service import SendMessage
 from shoal.errors import RunEnded
 from shoal.launch.environment import KEEP_MEMORY
-from shoal.store.client import Client, Weights, Work
-from shoal.store.director import Director
-from shoal.store.letters import TO_DIRECTOR, Open, Serve
+from shoal.store.client import Client
+from shoal.store.decisions.director import Director
+from shoal.store.decisions.director_messages import TO_DIRECTOR, Open, Serve
+from shoal.store.decisions.worker_state import BatchWork, Weights
 from shoal.store.server import Server
-from shoal.store.tensors import AnyShapes, Array, ArrayShape, RowShapes, Shapes, ShardShapes, Tensors
+from shoal.store.values.tensors import AnyShapes, Array, ArrayShape, RowShapes, Shapes, ShardShapes, Tensors
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 
@@ -154,8 +155,8 @@ class Pair:
 # One of the two processes -------------------------------------------------------------------------------
 
 
-class Desk:
-    """What a seat is to a client or a server: here the director is at hand, and nobody else comes or goes."""
+class DirectorAtHand:
+    """In place of a link to the coordinator, for a client or a server: nobody comes or goes here."""
 
     def __init__(self, me: str, address: str, ahead: int, shapes: Sequence[AnyShapes]) -> None:
         self._me = me
@@ -168,7 +169,7 @@ class Desk:
 
     def hear(self, sender: str, content: bytes) -> None:
         for wish in self._director.hear(sender, content, 0.0):
-            if isinstance(wish, Send) and self._me in wish.to:
+            if isinstance(wish, SendMessage) and self._me in wish.to:
                 self._reader.read(wish.content)
 
     def read_with(self, reader: Any) -> None:
@@ -218,9 +219,9 @@ class Toy:
 
 def serve(folder: Path, ahead: int, shapes: Sequence[AnyShapes], make: Callable[[int], Tensors]) -> None:
     listener = Listener(address_in(folder), KEY)
-    desk = Desk(SERVER, listener.address, ahead, shapes)
-    desk.hear(WORKER, TO_DIRECTOR.encode(desk.opened))
-    server = Server(SERVER, 0, desk, listener, KEY, shapes, make)  # type: ignore[arg-type]
+    director = DirectorAtHand(SERVER, listener.address, ahead, shapes)
+    director.hear(WORKER, TO_DIRECTOR.encode(director.opened))
+    server = Server(SERVER, 0, director, listener, KEY, shapes, make)  # type: ignore[arg-type]
 
     def until_over() -> None:
         with contextlib.suppress(RunEnded):
@@ -239,10 +240,10 @@ def work(
     folder: Path, ahead: int, shapes: Sequence[AnyShapes], initial: Weights, operations: Callable[[Client], Operations]
 ) -> None:
     """`operations`: what the worker can be told to do."""
-    desk = Desk(WORKER, address_in(folder), ahead, shapes)
-    desk.hear(SERVER, TO_DIRECTOR.encode(Serve(0)))
-    client = Client(WORKER, 0, desk, KEY, shapes, initial, ahead)  # type: ignore[arg-type]
-    client.open(desk.opened)
+    director = DirectorAtHand(WORKER, address_in(folder), ahead, shapes)
+    director.hear(SERVER, TO_DIRECTOR.encode(Serve(0)))
+    client = Client(WORKER, 0, director, KEY, shapes, initial, ahead)  # type: ignore[arg-type]
+    client.open(director.opened)
     answer_commands(operations(client))
     client.close()
 
@@ -257,7 +258,7 @@ class ToyWorker:
         sets = [[[np.ones(s.size, np.float32) for s in shard.gradients] for shard in SHARDS] for _ in range(ahead + 1)]
         self._gradients = cycle(sets)
         self._copy = [[np.zeros(s.size, np.float32) for s in shard.gradients] for shard in SHARDS]
-        self._todo: Work | None = None
+        self._todo: BatchWork | None = None
         self._pushed = 0
 
     def exchange(self) -> None:
@@ -284,9 +285,9 @@ class ToyWorker:
             for to, origin in zip(mine, theirs, strict=True):
                 np.copyto(to, origin)
 
-    def _next(self) -> Work:
+    def _next(self) -> BatchWork:
         todo = self._client.next()
-        assert isinstance(todo, Work)
+        assert isinstance(todo, BatchWork)
         return todo
 
 

@@ -9,8 +9,8 @@ The bench writes `{"go": SECONDS}`. The gatekeeper takes one step untimed, so th
 the same point of a step, trains for at least SECONDS and writes `{"steps": N, "seconds": S}`. Before all that it
 writes `{"first_step_at": T}` once, T on the machine's monotonic clock. When the bench goes, the contestant goes.
 
-With `{"go": SECONDS, "company": true}` there are other gatekeepers, whose slices must not be measured while this one
-stands still already: it writes its answer, and goes on until the bench, which has all answers then, writes
+With `{"go": SECONDS, "among_others": true}` there are other gatekeepers, whose slices must not be measured while this
+one stands still already: it writes its answer, and goes on until the bench, which has all answers then, writes
 `{"rest": true}`.
 """
 
@@ -34,7 +34,7 @@ class Gate:
         self._slice: float | None = None  # how long it shall last; None until the first command
         self._steps: int | None = None  # timed steps of this slice; None until the untimed one is done
         self._started = 0.0
-        self._in_company = False
+        self._among_others = False
         self._answered = False
 
     def step(self, steps: int = 1) -> None:
@@ -60,13 +60,13 @@ class Gate:
             if now - self._started >= self._slice:
                 self._line.write({"steps": self._steps, "seconds": now - self._started})
                 self._answered = True
-                if not self._in_company:
+                if not self._among_others:
                     self._wait(self._line)
 
     def _wait(self, line: _Line) -> None:
         """Stand still until the next slice."""
         command = line.read()
-        self._slice, self._in_company = float(command["go"]), command.get("company", False)
+        self._slice, self._among_others = float(command["go"]), command.get("among_others", False)
         self._steps, self._answered = None, False
 
 

@@ -53,7 +53,7 @@ def digest(model: Any) -> str:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--model", choices=("mlp", "conv"), default="mlp")
+    options.add_argument("--model", choices=("mlp", "conv", "gan", "dense-gan"), default="mlp")
     options.add_argument("--workers", type=int, default=1)
     options.add_argument("--samples", type=int, default=SAMPLES_PER_WORKER, help="per worker and step")
     options.add_argument("--gate")

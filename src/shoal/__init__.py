@@ -5,16 +5,23 @@ want to say it in the script:
 
     AllReduce(pieces=8).scope()   models compiled inside train synchronously, each batch cut into 8 pieces
     ParameterServer().scope()     models compiled inside train with parameter servers
+    step(model), batches(data)    a training loop of the script's own: its step function, and what it loops over
     layers.ShardedEmbedding(...)  an embedding table whose rows live on parameter servers
     rank(), size(), is_chief()    this worker's place, the number of workers, whether it prints and writes files
+
+From a notebook, or any Python process:
+
+    run(train, n=4)               calls a function on four workers that train together
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.errors import CannotDistribute, Diverged, ShoalError, UsageError
+    from shoal.errors import CannotDistribute, Diverged, RunFailed, ShoalError, UsageError
+    from shoal.launch.from_python import run
     from shoal.strategies.allreduce import AllReduce
     from shoal.strategies.parameter_server import ParameterServer
 
@@ -23,11 +30,15 @@ __all__ = [
     "CannotDistribute",
     "Diverged",
     "ParameterServer",
+    "RunFailed",
     "ShoalError",
     "UsageError",
+    "batches",
     "is_chief",
     "rank",
+    "run",
     "size",
+    "step",
 ]
 __version__ = "0.1.0"
 
@@ -36,7 +47,9 @@ def rank() -> int:
     """This worker's place among the workers: 0 to size() - 1. 0 without `shoal run`."""
     from shoal import session
 
-    return session.current().rank
+    current = session.current()
+    current.rank_was_asked = True
+    return current.rank
 
 
 def size() -> int:
@@ -48,7 +61,53 @@ def size() -> int:
 
 def is_chief() -> bool:
     """Whether this worker prints and writes files: the one with rank 0."""
-    return rank() == 0
+    from shoal import session
+
+    return session.current().is_chief
+
+
+def step(*models: Any, metrics: Sequence[Any] = ()) -> Any:
+    """Makes a step function of the script's own a step of all workers: `@shoal.step(model)`.
+
+    The function gets the rows of a batch, computes gradients and gives them to optimizers, as often as it likes; what
+    it returns is averaged over the batch. `models`: those whose weights it trains or changes; on JAX none, since it
+    gets the state there and returns it. `metrics`: those that it updates. Without `shoal run` it is compiled as it is.
+    """
+    if len(models) == 1 and not hasattr(models[0], "trainable_variables") and callable(models[0]):
+        return step()(models[0])  # without brackets
+
+    def decorate(function: Any) -> Any:
+        from shoal import session
+
+        run = session.current()
+        from shoal.hook.calls.loops import Step
+        from shoal.hook.patching.patches import strategy_in_force
+
+        return Step(run, strategy_in_force(run), function, models, metrics)
+
+    return decorate
+
+
+def batches(
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    batch_size: int | None = None,
+    shuffle: bool = False,
+    steps: int | None = None,
+) -> Iterator[Any]:
+    """The batches of any data that `fit` takes, for one epoch of a loop with a `shoal.step`.
+
+    Each worker reads the rows that it computes. A worker that is lost is replaced, and checkpoints are taken.
+    """
+    from shoal import session
+
+    run = session.current()
+    from shoal.hook.calls import feeds, loops
+
+    request = feeds.DataRequest("batches", x, y, sample_weight, batch_size, steps, shuffle=shuffle)
+    return loops.batches(run, request)
 
 
 def __getattr__(name: str) -> Any:
@@ -59,6 +118,10 @@ def __getattr__(name: str) -> Any:
 
         session.current()  # a strategy means something only where keras is hooked
         return allreduce.AllReduce if name == "AllReduce" else parameter_server.ParameterServer
+    if name == "run":
+        from shoal.launch import from_python
+
+        return from_python.run
     if name in __all__:
         from shoal import errors
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 Backend = Literal["jax", "tensorflow", "torch"]
-Transport = Literal["shm", "tcp"]
+Transport = Literal["auto", "shm", "tcp"]
 
 BACKENDS: tuple[str, ...] = ("jax", "tensorflow", "torch")
 STRATEGIES: tuple[str, ...] = ("allreduce", "ps")
-TRANSPORTS: tuple[str, ...] = ("shm", "tcp")
+TRANSPORTS: tuple[str, ...] = ("auto", "shm", "tcp")
 
 CHECK_EVERY = 100
+RUN_FILE = "run.json"  # in the run's folder
 
 
 class Deadlines(msgspec.Struct, frozen=True):
@@ -24,6 +26,7 @@ class Deadlines(msgspec.Struct, frozen=True):
     stall: float = 300.0  # a member that is alive but does not come to an exchange
     connect: float = 20.0  # one connection and its handshake
     start: float = 300.0  # from the launch until every member has joined
+    remark: float = 5.0  # after which the user is told who is waited for in an exchange
 
 
 class Saving(msgspec.Struct, frozen=True):
@@ -33,6 +36,7 @@ class Saving(msgspec.Struct, frozen=True):
     every: str = "5m"
     keep: int = 3
     run: str = ""  # the run's id
+    training: str | None = None  # of the run that this one goes on from, or that one from, if there is any
 
 
 class Servers(msgspec.Struct, frozen=True):
@@ -57,9 +61,9 @@ class RunConfig(msgspec.Struct, frozen=True):
     pieces: int | None = None  # None: the number of workers at the start
     strategy: str = "allreduce"
     servers: Servers | None = None  # with strategy ps
-    transport: Transport = "shm"
+    transport: Transport = "auto"
     address: str | None = None  # where the coordinator listens; None: a unix socket in the run's folder
-    host: str = "127.0.0.1"  # where the workers of this host listen, with transport tcp
+    host: str = "127.0.0.1"  # where the workers of this host listen, unless all share memory
     deadlines: Deadlines = Deadlines()
     seed: int = 0  # of the random numbers that a script draws without a seed: the same on all workers
     verbose: bool = False
@@ -68,9 +72,22 @@ class RunConfig(msgspec.Struct, frozen=True):
     resume: str | None = None  # the checkpoint to go on from
     check_every: int = CHECK_EVERY  # steps between two comparisons of the workers' weights
 
+    @property
+    def is_plain(self) -> bool:
+        """One worker, now and later, and nothing to write or to go on from: Keras does it all."""
+        return self.workers == 1 and self.servers is None and self.saving is None and self.resume is None
+
+    @property
+    def is_on_one_host(self) -> bool:
+        """Whether all workers share memory: they were told to, or nobody can come from elsewhere."""
+        return self.transport == "shm" or (self.transport == "auto" and ip_address(self.host).is_loopback)
+
+    def encoded(self) -> bytes:
+        return msgspec.json.encode(self)
+
     def save(self, folder: Path) -> None:
-        (folder / "run.json").write_bytes(msgspec.json.encode(self))
+        (folder / RUN_FILE).write_bytes(self.encoded())
 
     @classmethod
     def load(cls, folder: Path) -> RunConfig:
-        return msgspec.json.decode((folder / "run.json").read_bytes(), type=cls)
+        return msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=cls)

@@ -9,11 +9,15 @@ ShoalError
 │   ├── PeerClosed                   the connection closed
 │   └── PeerTimeout                  a deadline passed; names who did not come
 ├── Diverged                         workers disagree: their weights, their scripts or their settings
+├── RaisedElsewhere                  another worker has left this call with an error, and went on
 ├── BadCheckpoint                    a checkpoint is torn, damaged or none at all
+├── RunFailed                        a run that was started from Python has failed
 └── NoSpace                          shared memory or disk is full
 RunEnded (a BaseException)           the run is over; a script's `except Exception` must not swallow it
 └── CutOff                           it goes on without this worker, which was not heard of for too long
+CannotServe (a BaseException)        a server's own failure, which is not the script's to catch
 ViewChanged (a BaseException)        the members have changed; what was going on among the old ones is begun anew
+CallOver (a BaseException)           the script's call that was going on is over: it raised on another worker
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ from pathlib import Path
 
 class ShoalError(Exception):
     """Base of every error that Shoal raises on purpose."""
+
+    ag_pass_through = True  # inside a tf.function TensorFlow would raise an error of its own kind instead
 
 
 class UsageError(ShoalError, ValueError):
@@ -70,6 +76,20 @@ class Diverged(ShoalError):
     """Workers that must agree do not: on their weights, their scripts or their settings."""
 
 
+class RaisedElsewhere(ShoalError):
+    """The same call raised on another worker, whose script has caught that and gone on. So it is over on all.
+
+    As far as that is possible it is of the other error's class too: a script that catches that one catches this.
+    """
+
+    def __init__(self, text: str) -> None:
+        Exception.__init__(self, text)  # not the other class's, which may want other arguments
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
 class BadCheckpoint(ShoalError):
     """A checkpoint is torn, damaged or none at all. Nothing of it was used."""
 
@@ -79,6 +99,14 @@ class BadCheckpoint(ShoalError):
         super().__init__(text + hint)
         self.why = why
         self.path = path
+
+
+class RunFailed(ShoalError):
+    """A run that `shoal.run` started has failed. Its text is the run's last words."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code  # what `shoal run` would have exited with
 
 
 class NoSpace(ShoalError):
@@ -101,9 +129,19 @@ class CutOff(RunEnded):
     """The run went on without this worker. Another process may come in its place, as a newcomer."""
 
 
+class CannotServe(BaseException):
+    """A server can't hold its shards any more. Not an `Exception`: if the script on the server caught it and went on,
+    the workers would wait for a server that is elsewhere.
+    """
+
+
 class ViewChanged(BaseException):
     """There is a newer view than the one in which something was waited for. Never leaves Shoal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"view {number} has come")
         self.number = number
+
+
+class CallOver(BaseException):
+    """The call that is going on is over for the others: one of them has left it with an error. Never leaves Shoal."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal import session
-from shoal.hook.sharded_embedding import ShardedEmbedding
+from shoal.hook.tables.sharded_embedding import ShardedEmbedding
 
 __all__ = ["ShardedEmbedding"]
 

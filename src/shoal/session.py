@@ -5,39 +5,54 @@ start: listen for peers → join the run → (when the script first trains) form
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from shoal import hook
+from shoal import files, hook
 from shoal.checkpoint.resumed import look_into
 from shoal.clock import Deadline
-from shoal.cluster import folders, meeting
+from shoal.cluster import coordinator_address, folders
 from shoal.cluster.announcements import Announcements
-from shoal.cluster.deposits import Deposits
+from shoal.cluster.coordinator_link import CoordinatorLink
+from shoal.cluster.evidence import this_machine, this_place
 from shoal.cluster.identity import Identity
-from shoal.cluster.member import Seat
-from shoal.cluster.view import Member, View, role_of
-from shoal.collectives.group import AbstractGroup, Alone, Company, form
+from shoal.cluster.messages import WorkDone
+from shoal.cluster.snapshot_files import SnapshotFiles
+from shoal.cluster.view import Member, Nearby, View, role_of
+from shoal.codecs.codec import AbstractCodec
+from shoal.collectives.group import AbstractGroup, Alone, WorkerGroup, form
 from shoal.config import CHECK_EVERY, RunConfig, Saving, Servers
-from shoal.errors import RunEnded
-from shoal.hook.calls import Calls
-from shoal.store.client import Client, Weights
-from shoal.store.ledger import Ledger
-from shoal.store.saves import Scribe
-from shoal.store.server import Kept, Server
-from shoal.store.tensors import AnyShapes, Tensors
+from shoal.errors import RunEnded, ViewChanged
+from shoal.files import Chief, Files
+from shoal.hook.patching.script_line import at_script_line
+from shoal.observe.phases import Phase
+from shoal.observe.recorder import Recorder
+from shoal.observe.story import Story, StoryKind
+from shoal.store.client import Client
+from shoal.store.decisions.saves import ShardWriter
+from shoal.store.decisions.worker_state import Weights
+from shoal.store.server import KeptShard, Server
+from shoal.store.values.ledger import Ledger
+from shoal.store.values.tensors import AnyShapes, Tensors
+from shoal.training.calls import Calls
+from shoal.training.memory import Memory
+from shoal.training.run import Value
 from shoal.wire import addresses
 from shoal.wire.certificates import RunCertificate
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
-from shoal.wire.slate import Slate
+from shoal.wire.status_page import StatusPage
+from shoal.wire.status_page import read as read_status_page
 from shoal.wire.wakeup import Wakeup
 
-IN_SCRIPT = "running the script"  # what a worker does outside of fit, evaluate and predict
+_MOST_TOLD = 100  # lines that a run says of its own accord
 
 
 class Session:
@@ -47,43 +62,74 @@ class Session:
         self,
         me: str = "worker-0",
         config: RunConfig | None = None,
-        seat: Seat | None = None,
+        coordinator_link: CoordinatorLink | None = None,
         listener: Listener | None = None,
         key: RunKey | None = None,
         on_training: Callable[[], None] | None = None,
         folder: Path | None = None,
+        files: Files | None = None,
+        nearby: Listener | None = None,
     ) -> None:
+        """Workers of the same host come to `nearby`, where there is one, and all others to `listener`."""
         self._me = me
-        self.deposits = Deposits(folder)
+        self._nearby = nearby
+        self.files = files
+        self._folder = folder
+        self.snapshots = SnapshotFiles(folder)
         self._config = config
-        self.seat = seat
+        self.coordinator_link = coordinator_link
         self._listener = listener
         self._key = key
         self._on_training = on_training
-        self._company: Company | None = None
-        self._step = 0
-        self._doing = IN_SCRIPT
+        self._worker_group: WorkerGroup | None = None
+        self.recorder = coordinator_link.recorder if coordinator_link is not None else Recorder()
         resumed = look_into(Path(config.resume)) if config is not None and config.resume is not None else None
-        self.calls = Calls(seat, resumed, lambda: self.company.is_late, self.say)
+        patience = config.deadlines.stall if config is not None else 0.0
+        on_call = files.come if files is not None else lambda: None
+        self.calls = Calls(
+            coordinator_link,
+            resumed,
+            lambda: self.worker_group.is_late,
+            self.record,
+            lambda: self.takes_part,
+            patience,
+            on_call,
+        )
+        self.memory = Memory()
         self.trained = 0
-        self._announcements = Announcements(seat, config.deadlines) if seat is not None and config is not None else None
+        self.seen = 0
+        self.at_good_end: Callable[[], None] | None = None  # what the chief does when all have finished
+        # A script that never asks for its rank can't mean other data or other files on one worker than on the others.
+        self.rank_was_asked = False
+        self._told: set[str] = set()
+        self._story = Story(Path(config.logs)) if config is not None and config.logs else None
+        self._announcements = (
+            Announcements(coordinator_link, config.deadlines, self._attend)
+            if coordinator_link is not None and config is not None
+            else None
+        )
 
     @property
     def rank(self) -> int:
         """This worker's place among the others; one that has come late, and is not in yet, stands behind them."""
-        if self.seat is None:
+        if self.coordinator_link is None:
             return 0
-        view = self.seat.view
+        view = self.coordinator_link.view
         return view.rank(self._me) if view.has(self._me) else len(view.workers)
 
     @property
     def size(self) -> int:
-        return len(self.seat.view.workers) if self.seat is not None else 1
+        return len(self.coordinator_link.view.workers) if self.coordinator_link is not None else 1
 
     @property
     def workers(self) -> int:
         """How many the run was started with."""
         return self._config.workers if self._config is not None else 1
+
+    @property
+    def backend(self) -> str | None:
+        """The one that the run was started for; None without `shoal run`."""
+        return self._config.backend if self._config is not None else None
 
     @property
     def is_chief(self) -> bool:
@@ -92,10 +138,7 @@ class Session:
     @property
     def is_plain(self) -> bool:
         """One worker, now and later, and nothing to write or to go on from: Keras does it all."""
-        config = self._config
-        if config is None:
-            return True
-        return config.workers == 1 and config.servers is None and config.saving is None and config.resume is None
+        return self._config is None or self._config.is_plain
 
     @property
     def pieces(self) -> int | None:
@@ -108,19 +151,28 @@ class Session:
         return self._config.check_every if self._config is not None else CHECK_EVERY
 
     @property
-    def company(self) -> Company:
+    def worker_group(self) -> WorkerGroup:
         """All workers of the run. They connect when they first do something together."""
-        if self._company is None:
+        if self._worker_group is None:
             patience = self._config.deadlines.stall if self._config is not None else 0.0
             lasting = self._config is not None and self._config.least is not None
-            shm = self._config is not None and self._config.transport == "shm"
-            self._company = Company(self._me, self.seat, self._form, patience, lasting, shm, self.say)
-        return self._company
+            shm = self._config is not None and self._config.is_on_one_host
+            self._worker_group = WorkerGroup(
+                self._me,
+                self.coordinator_link,
+                self._form,
+                patience,
+                lasting,
+                shm,
+                partial(self.record, Phase.WAITING),
+                self.calls.take,
+            )
+        return self._worker_group
 
     @property
     def takes_part(self) -> bool:
         """Whether this is a worker that does what all others do; one that came late does, once it was let in."""
-        return not self.is_server and not self.company.is_late
+        return not self.is_server and not self.worker_group.is_late
 
     # Parameter servers ----------------------------------------------------------------------------------
 
@@ -132,12 +184,14 @@ class Session:
     def is_server(self) -> bool:
         return role_of(self._me) == "server"
 
-    def client(self, call: int, shapes: Sequence[AnyShapes], initial: Weights | None, ahead: int) -> Client:
-        assert self.seat is not None
+    def client(
+        self, call: int, shapes: Sequence[AnyShapes], initial: Weights | None, ahead: int, codec: AbstractCodec
+    ) -> Client:
+        assert self.coordinator_link is not None
         assert self._key is not None
         assert self._config is not None
         patience = self._config.deadlines.stall
-        return Client(self._me, call, self.seat, self._key, shapes, initial, ahead, patience=patience)
+        return Client(self._me, call, self.coordinator_link, self._key, shapes, initial, ahead, codec, patience)
 
     def server(
         self,
@@ -145,31 +199,43 @@ class Session:
         shapes: Sequence[AnyShapes],
         make: Callable[[int], Tensors],
         scales: bool,
-        scribe: Scribe | None,
+        shard_writer: ShardWriter | None,
         ledger: Ledger,
-        kept: Mapping[int, Kept],
+        kept: Mapping[int, KeptShard],
+        codec: AbstractCodec,
     ) -> Server:
-        assert self.seat is not None
+        assert self.coordinator_link is not None
         assert self._key is not None
         assert self._listener is not None
         return Server(
-            self._me, call, self.seat, self._listener, self._key, shapes, make, scales, kept, None, scribe, ledger
+            self._me,
+            call,
+            self.coordinator_link,
+            self._listener,
+            self._key,
+            shapes,
+            make,
+            scales,
+            kept,
+            codec,
+            shard_writer,
+            ledger,
         )
 
     def wait_in(self, call: int) -> bytes | None:
         """Until this worker, which came late, is let in; or what the call returned, if it is over before that."""
-        assert self.seat is not None
-        while not (view := self.seat.view).has(self._me):
-            self.seat.ready(call)
-            result = self.seat.wait_result_or_view(call, view.number)
+        assert self.coordinator_link is not None
+        while not (view := self.coordinator_link.view).has(self._me):
+            self.coordinator_link.ready(call)
+            result = self.coordinator_link.wait_result_or_view(call, view.number)
             if result is not None:
                 return result
         return None
 
     def result_of(self, call: int) -> bytes:
         """What a call of the script returned, in which this process took no part."""
-        assert self.seat is not None
-        while (kept := self.seat.wait_result_or_view(call, self.seat.view.number)) is None:
+        assert self.coordinator_link is not None
+        while (kept := self.coordinator_link.wait_result_or_view(call, self.coordinator_link.view.number)) is None:
             pass
         return kept
 
@@ -177,18 +243,18 @@ class Session:
 
     @property
     def drains(self) -> bool:
-        return self.seat is not None and self.seat.drain is not None
+        return self.coordinator_link is not None and self.coordinator_link.drain is not None
 
     def leave(self) -> NoReturn:
-        assert self.seat is not None
-        self.seat.leave()
-        raise RunEnded(f"it has left the run: {self.seat.drain}")
+        assert self.coordinator_link is not None
+        self.coordinator_link.leave()
+        raise RunEnded(f"it has left the run: {self.coordinator_link.drain}")
 
     def drain(self, why: str) -> None:
         """Leave after the step that is going on, if there is one; otherwise at once. For signal handlers."""
-        assert self.seat is not None
-        self.seat.drain = why
-        if not self.calls.going_on:
+        assert self.coordinator_link is not None
+        self.coordinator_link.drain = why
+        if self.calls.going_on is None:
             self.leave()
 
     @property
@@ -200,63 +266,138 @@ class Session:
         return self._me
 
     def candidates(self, call: int) -> tuple[str, ...]:
-        if self.seat is None:
+        if self.coordinator_link is None:
             return ()
-        return tuple(candidate.id for candidate in self.seat.candidates if candidate.call == call)
+        return tuple(candidate.id for candidate in self.coordinator_link.candidates if candidate.call == call)
 
     # What this worker does ------------------------------------------------------------------------------
 
-    def say(self, doing: str, step: int | None = None) -> None:
+    def record(self, phase: Phase, detail: str = "", step: int | None = None) -> None:
         """What this worker does now: `shoal status` and every error shows it. Costs next to nothing."""
-        self._doing = doing
-        self._step = self._step if step is None else step
-        if self.seat is not None:
-            self.seat.say(self._step, doing)
+        self.recorder.record(phase, detail, step)
+
+    @property
+    def is_in_script(self) -> bool:
+        """Whether it is in the script's own lines: no call of fit, evaluate or predict goes on, nor has one raised."""
+        return self.recorder.now.activity.phase.is_scripts
 
     def rest(self) -> None:
         """A call of fit, evaluate or predict is over: the script goes on."""
-        self.say(IN_SCRIPT)
+        self.record(Phase.SCRIPT)
 
-    def count(self, samples: int) -> None:
-        """Samples that a committed step has trained on."""
+    def count(self, samples: int, pieces: int | None = None) -> None:
+        """Samples that a committed step has trained on, and the pieces that batches are cut into."""
         if self._on_training is not None:
             self._on_training()
             self._on_training = None
-        if self.seat is not None:
-            self.seat.say(self._step, self._doing, samples)
+        self.recorder.count(samples, pieces)
 
-    def announce(self, what: str, path: str) -> None:
-        """Tells the other workers that the chief has written a file they may wait for."""
+    def script_line(self) -> str:
+        return at_script_line()
+
+    def happened(self, kind: StoryKind, text: str, step: int | None = None) -> None:
+        """For the run's story, from the chief; not on another host than the launcher's."""
+        if self._story is not None and self.is_chief:
+            self._story.write(kind, text, self._me, step)
+
+    def tell(self, text: str, below_bar: bool = False) -> None:
+        """One line for the user: from the chief, and once, however often a script trains."""
+        if self.is_chief and text not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add(text)
+            start = "\nshoal" if below_bar else "shoal"
+            print(f"{start}: {text}", file=sys.stderr, flush=True)
+
+    def announce(self, what: str, path: str, failure: bytes = b"") -> None:
+        """Tells the other workers that the chief has written a file they may wait for, or why it failed."""
         if self._announcements is not None:
-            self._announcements.announce(what, path)
+            self._announcements.announce(what, self._as_the_chief_says(path), failure)
 
-    def wait_for_chief(self, what: str, path: str) -> bool:
-        """Waits until the chief has written a file; False if it is this worker that has to."""
+    def wait_for_chief(self, what: str, path: str) -> bytes | None:
+        """Waits until the chief has written a file: returns nothing, or why it failed. None if this worker has to."""
         if self._announcements is None:
-            return False
-        self.say(f"waiting for the chief to {what} {path}")
-        waited = self._announcements.wait(what, path)
+            return None
+        self.calls.settle()
+        path = self._as_the_chief_says(path)
+        self.record(Phase.WAITING, f"for the chief to {what} {path}")
+        waited = self._announcements.wait(what, path, self.calls.going_on)
         self.rest()
+        if waited is not None and self.files is not None:
+            self.files.settle(path)
         return waited
+
+    def check_script(self) -> None:
+        """The script has come to its end. Raises if what it trained was no part of the run."""
+        hook.check(self)
+
+    def _as_the_chief_says(self, path: str) -> str:
+        return path if self.files is None else self.files.as_the_chief_says(path)
+
+    # The script's files -----------------------------------------------------------------------------------
+
+    def unfollowed(self, act: Callable[[], Value]) -> Value:
+        return act() if self.files is None else self.files.unfollowed(act)
+
+    @property
+    def is_in_call(self) -> bool:
+        return self.calls.going_on is not None
+
+    def chief(self) -> Chief:
+        assert self.coordinator_link is not None
+        chief = self.coordinator_link.view.chief
+        return Chief(chief.id, chief.pid, is_here=chief.machine == self.coordinator_link.member.machine)
+
+    def pause(self, seconds: float) -> None:
+        """Sleeps; less if the run changes. Raises if it is over."""
+        assert self.coordinator_link is not None
+        if self._chief_is_in_a_call():
+            self._attend()
+        view, wakeup = self.coordinator_link.stand()
+        with contextlib.suppress(ViewChanged):
+            wakeup.check()
+        self.coordinator_link.wait_change(view.number, self.coordinator_link.candidates, seconds)
+
+    def _chief_is_in_a_call(self) -> bool:
+        """Where it may need this worker. In the script's own lines it does not, and may take as long as it likes."""
+        said = (
+            read_status_page(self._folder / f"{self.chief().id}{folders.STATUS_PAGE}")
+            if self._folder is not None
+            else None
+        )
+        return said is not None and not said[1].phase.is_scripts
+
+    def _attend(self) -> None:
+        """This worker waits, and others may need it: only where it is the script's thread that waits, not another."""
+        if self._worker_group is not None and threading.current_thread() is threading.main_thread():
+            self._worker_group.attend_newest()
 
     def close(self, ok: bool) -> None:
         """Leaves the run. After a good end it waits for the others: they may still need this worker's last result."""
-        if self.seat is not None and ok:
-            hook.leave_servers()
-            self.seat.done()
-            company = self._company if self._company is not None and self._company.has_acted else None
-            while not self.seat.wait_end(after=company.view if company else None):
-                assert company is not None
-                company.attend()
-        if self._company is not None:
-            self._company.close()
-        if self._listener is not None:
-            self._listener.close()
-        if self.seat is not None:
-            self.seat.close()
+        if self.files is not None and ok:
+            self.files.over()
+        if self.coordinator_link is not None and ok:
+            self.calls.settle()
+            hook.leave_servers(self)
+            self.coordinator_link.done(WorkDone(dict(self.calls.made), self.trained, self.seen, self.recorder.shares()))
+            worker_group = (
+                self._worker_group if self._worker_group is not None and self._worker_group.has_acted else None
+            )
+            while not self.coordinator_link.wait_end(after=worker_group.view if worker_group else None):
+                assert worker_group is not None
+                worker_group.attend()
+            if self.at_good_end is not None and self.is_chief:
+                self.at_good_end()
+        if self._worker_group is not None:
+            self._worker_group.close()
+        for listener in (self._listener, self._nearby):
+            if listener is not None:
+                listener.close()
+        if self.coordinator_link is not None:
+            self.coordinator_link.close()
+        if self.files is not None:
+            self.files.close()
 
     def _form(self, view: View, wakeup: Wakeup) -> AbstractGroup:
-        if self.seat is None or self._config is None or self._listener is None or self._key is None:
+        if self.coordinator_link is None or self._config is None or self._listener is None or self._key is None:
             return Alone(self._me)
         return form(
             view,
@@ -267,12 +408,15 @@ class Session:
             self._config.deadlines,
             wakeup,
             self._wait,
+            self._nearby,
         )
 
-    def _wait(self, waiting: bool) -> None:
-        """Whether this worker is in an exchange, where it can't go on unless all come."""
-        assert self.seat is not None
-        self.seat.say(self._step, self._doing, exchanging=waiting)
+    def _wait(self, waiting: bool, waited: float = 0.0) -> None:
+        """Whether this worker is in an exchange, where it can't go on unless all come; and how long it waited there."""
+        self.recorder.wait(waited)
+        self.recorder.exchange(waiting)
+        if self.files is not None:
+            self.files.meet(waiting)
 
 
 _current: Session | None = None
@@ -291,20 +435,50 @@ def start(
     `on_chief` is called when this worker becomes the chief, `on_training` after its first step, or at once if it
     comes late.
     """
-    address = f"unix:{folder / member_id}.sock" if config.transport == "shm" else addresses.any_port(config.host)
+    role = role_of(member_id)
+    own_host = f"unix:{folder / member_id}.sock"
+    address = own_host if config.is_on_one_host else addresses.any_port(config.host)
     certificate = RunCertificate.new() if addresses.needs_certificate(address) else None
     listener = Listener(address, key, certificate=certificate)
-    coordinator = meeting.find(folder, Deadline.after(config.deadlines.start))
-    find = partial(meeting.find, folder) if config.least is not None else None
-    member = Member(member_id, role_of(member_id), os.getpid(), platform.node(), listener.address)
-    slate = Slate(folder / f"{member_id}{folders.SLATE}")
-    seat = Seat.join(
-        coordinator, key, member, Identity.of_this_process(config), config.deadlines, slate, on_chief, find
+    # Beside the one for other hosts. Servers share no memory with anybody there.
+    both = config.transport == "auto" and not config.is_on_one_host and role == "worker"
+    nearby = Listener(own_host, key) if both else None
+    coordinator = coordinator_address.find(folder, Deadline.after(config.deadlines.start))
+    find = partial(coordinator_address.find, folder) if config.least is not None else None
+    near = Nearby(this_place(), own_host) if config.transport == "auto" else None
+    member = Member(member_id, role, os.getpid(), platform.node(), this_machine(), listener.address, near)
+    recorder = Recorder(StatusPage(folder / f"{member_id}{folders.STATUS_PAGE}").write)
+    identity = Identity.of_this_process(config)
+    shared = _files(config, member_id, folder)
+
+    def become_chief() -> None:
+        on_chief()
+        if shared is not None:
+            shared.become_chief()
+
+    # The listener is restored if somebody deletes the run's folder.
+    upkeep = (nearby or listener).restore
+    coordinator_link = CoordinatorLink.join(
+        coordinator, key, member, identity, config.deadlines, recorder, become_chief, find, upkeep=upkeep
     )
-    if seat.view.has(member_id):
-        return _enter(Session(member_id, config, seat, listener, key, on_training, folder))
-    on_training()
-    return _enter(Session(member_id, config, seat, listener, key, folder=folder))
+    trains: Callable[[], None] | None = on_training
+    if not coordinator_link.view.has(member_id):
+        on_training()
+        trains = None
+    return _enter(Session(member_id, config, coordinator_link, listener, key, trains, folder, shared, nearby))
+
+
+def _files(config: RunConfig, member: str, folder: Path) -> Files | None:
+    """For a run in which several processes execute the script."""
+    if config.workers == 1 and config.servers is None:
+        return None
+    own = [config.logs, config.saving.folder if config.saving is not None else "", config.resume or ""]
+    return files.start(folder, member, filter(None, own), os.environ, partial(folders.remember, folder))
+
+
+def is_running() -> bool:
+    """Whether this process is a member of a run."""
+    return _current is not None and _current.coordinator_link is not None
 
 
 def current() -> Session:
@@ -315,5 +489,9 @@ def current() -> Session:
 def _enter(session: Session) -> Session:
     global _current
     _current = session
+    if session.files is not None:
+        from shoal.files.patches import follow  # not before: it brings what one process alone does not need
+
+        follow(session.files, session)  # before keras is hidden: it knows some functions that are replaced
     hook.install(session)
     return session

@@ -9,6 +9,6 @@ from tests.checkpoint.scene import write
 
 step = int(sys.argv[2])
 while True:
-    write(Path(sys.argv[1]), step, members=3, run=f"r{step}", keep=2, size=20_000)
+    write(Path(sys.argv[1]), step, members=3, run=f"r{step}", training="r0", keep=2, size=20_000)
     print(step, flush=True)
     step += 1

@@ -9,7 +9,7 @@ import numpy as np
 
 from shoal.checkpoint.divide import divide
 from shoal.checkpoint.drafts import Draft
-from shoal.checkpoint.publish import Published, publish
+from shoal.checkpoint.publish import PublishedCheckpoint, publish
 from shoal.checkpoint.read import Checkpoint
 from shoal.checkpoint.writer import Writer, Written
 
@@ -30,9 +30,17 @@ def header_of(step: int) -> dict[str, Any]:
     return {"epoch": step // 10, "seed": 7, "model": None}
 
 
-def write(folder: Path, step: int, members: int = 2, run: str = "r1", keep: int = 1000, size: int = 1000) -> Path:
+def write(
+    folder: Path,
+    step: int,
+    members: int = 2,
+    run: str = "r1",
+    keep: int = 1000,
+    size: int = 1000,
+    training: str | None = None,
+) -> Path:
     """A checkpoint as several members write it."""
-    draft = Draft(folder, run, step)
+    draft = Draft(folder, run, step, training=training)
     arrays = arrays_of(step, size)
     shares = divide({name: array.nbytes for name, array in arrays.items()}, members)
     writers = [Writer() for _ in shares]
@@ -43,7 +51,7 @@ def write(folder: Path, step: int, members: int = 2, run: str = "r1", keep: int 
         parts = [written.part for written in told if isinstance(written, Written)]
         assert len(parts) == members, told
         published = publish(draft, parts, header_of(step), keep)
-        assert isinstance(published, Published), published
+        assert isinstance(published, PublishedCheckpoint), published
         assert published.warning == ""
         return published.path
     finally:

@@ -50,7 +50,7 @@ def test_a_process_killed_at_random_moments_leaves_its_last_checkpoint_whole(tmp
         assert is_right(loaded, size=20_000), f"kill {kill}"
         first = loaded.step + rng.choice([0, 1])  # the same step anew, or the next
     assert len(checkpoints(tmp_path)) <= 4
-    write(tmp_path, first + 1, keep=2, size=20_000)
+    write(tmp_path, first + 1, training="r0", keep=2, size=20_000)
     assert sorted(path.name[:5] for path in tmp_path.iterdir()) == ["step-", "step-"], "drafts of the dead are gone"
 
 
@@ -93,7 +93,9 @@ def test_a_kill_before_any_call_of_the_kernel_leaves_a_whole_one(tmp_path, same)
         write(folder, 1, size=100)
         write(folder, 2, size=100)
 
-        if not killed_before(number, lambda folder=folder: write(folder, step, run="r2", keep=1, size=100)):
+        if not killed_before(
+            number, lambda folder=folder: write(folder, step, run="r2", training="r1", keep=1, size=100)
+        ):
             break
         deaths += 1
         newest, skipped = newest_whole(folder)
@@ -101,7 +103,7 @@ def test_a_kill_before_any_call_of_the_kernel_leaves_a_whole_one(tmp_path, same)
         assert newest is not None, f"call {number}"
         assert is_right(load(newest), size=100), f"call {number}"
         assert load(newest).step in (2, step), f"call {number}"
-        write(folder, 9, run="r3", keep=1, size=100)
+        write(folder, 9, run="r3", training="r1", keep=1, size=100)
         assert [path.name for path in folder.iterdir()] == ["step-000000009"], f"call {number}: something stayed behind"
     assert deaths > 20
     assert [verify(path).run for path in checkpoints(folder)] == ["r2"]

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from shoal.checkpoint.drafts import Draft
-from shoal.checkpoint.pieces import Piece, join, piece_of, wholes
-from shoal.checkpoint.publish import Failed, Published, publish
+from shoal.checkpoint.pieces import join, wholes
+from shoal.checkpoint.publish import NotWritten, PublishedCheckpoint, publish
 from shoal.checkpoint.read import load
+from shoal.checkpoint.tensor_names import Piece, piece_of
 from shoal.checkpoint.writer import Writer, Written
 
 FIRST, SECOND = Piece("a/b", 0, 4, (2, 3)), Piece("a/b", 4, 6, (2, 3))
@@ -52,7 +53,7 @@ def test_pieces_that_do_not_fit_are_refused(tensors):
         wholes(tensors)
 
 
-def written(folder, *parts) -> Published | Failed:
+def written(folder, *parts) -> PublishedCheckpoint | NotWritten:
     draft, described = Draft(folder, "run", 1), []
     for number, arrays in enumerate(parts):
         writer = Writer()
@@ -67,7 +68,7 @@ def written(folder, *parts) -> Published | Failed:
 def test_a_tensor_in_pieces_of_two_writers_is_read_whole_and_what_is_not_wanted_is_not_read(tmp_path):
     values = np.arange(6, dtype=np.float32)
     outcome = written(tmp_path, {FIRST.name: values[:4], "d": values}, {SECOND.name: values[4:]}, {"e": values})
-    assert isinstance(outcome, Published)
+    assert isinstance(outcome, PublishedCheckpoint)
     found = load(outcome.path)
     assert (found.arrays["a/b"] == values.reshape(2, 3)).all()
     assert found.manifest.shapes == {"a/b": (2, 3), "d": (6,), "e": (6,)}
@@ -77,6 +78,6 @@ def test_a_tensor_in_pieces_of_two_writers_is_read_whole_and_what_is_not_wanted_
 
 def test_a_checkpoint_that_lacks_a_piece_is_not_published(tmp_path):
     outcome = written(tmp_path, {FIRST.name: np.zeros(4, np.float32)})
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, NotWritten)
     assert "do not make one tensor" in outcome.why
     assert list(tmp_path.iterdir()) == []

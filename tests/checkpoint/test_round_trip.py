@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from shoal.checkpoint.drafts import Draft, checkpoints
 from shoal.checkpoint.dtypes import DTYPES
 from shoal.checkpoint.image import Image, layout_of
-from shoal.checkpoint.publish import Failed, Published, publish
+from shoal.checkpoint.publish import NotWritten, PublishedCheckpoint, publish
 from shoal.checkpoint.read import load, newest_whole, verify
 from shoal.checkpoint.writer import Writer, Written
 from shoal.errors import UsageError
@@ -125,7 +125,7 @@ def test_the_chief_publishes_in_the_background(tmp_path, writer):
     part = written(writer, draft, arrays_of(5)).part
     assert checkpoints(tmp_path) == []
     writer.publish(draft, [part], header_of(5))
-    assert writer.wait(LIMIT) == Published(tmp_path / "step-000000005")
+    assert writer.wait(LIMIT) == PublishedCheckpoint(tmp_path / "step-000000005")
     assert is_right(load(tmp_path / "step-000000005"))
 
 
@@ -160,7 +160,7 @@ def test_a_draft_with_a_part_that_is_not_as_told_is_no_checkpoint(tmp_path, writ
     with (draft.path / part.name).open("ab") as file:
         file.write(b"more")
     outcome = publish(draft, [part], {})
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, NotWritten)
     assert "no checkpoint of step 4" in outcome.why
     assert "its writer told" in outcome.why
     assert list(tmp_path.iterdir()) == []

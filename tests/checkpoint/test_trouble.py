@@ -14,8 +14,8 @@ import pytest
 from shoal.checkpoint import files, read
 from shoal.checkpoint import writer as writer_module
 from shoal.checkpoint.drafts import Draft, checkpoints, sweep
-from shoal.checkpoint.manifest import Part
-from shoal.checkpoint.publish import Failed, Published, publish
+from shoal.checkpoint.manifest import CheckpointPart
+from shoal.checkpoint.publish import NotWritten, PublishedCheckpoint, publish
 from shoal.checkpoint.read import load, newest_whole
 from shoal.checkpoint.writer import Writer, Written
 
@@ -63,7 +63,7 @@ def test_a_full_disk_costs_a_checkpoint_and_nothing_else(tmp_path, writer, monke
         patched.setattr(files, "write_all", full)
         writer.begin(draft, 0, arrays_of(2))
         outcome = writer.wait(LIMIT)
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, NotWritten)
     assert outcome.step == 2
     assert outcome.why.startswith(f"no checkpoint of step 2 in {tmp_path}: the disk is full (No space left on device).")
     assert outcome.why.endswith("Training goes on.")
@@ -83,7 +83,7 @@ def test_a_disk_that_is_full_for_the_manifest_leaves_no_draft(tmp_path, writer, 
     with monkeypatch.context() as patched:
         patched.setattr(files, "write_all", full)
         outcome = publish(draft, [part], header_of(2))
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, NotWritten)
     assert "the disk is full" in outcome.why
     assert [path.name for path in tmp_path.iterdir()] == [older.name]
 
@@ -106,7 +106,7 @@ def test_a_folder_that_can_not_be_made_is_told(tmp_path, writer):
     (tmp_path / "file").write_text("not a folder")
     writer.begin(Draft(tmp_path / "file", "r1", 1), 0, arrays_of(1))
     outcome = writer.wait(LIMIT)
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, NotWritten)
     assert "Not a directory" in outcome.why
 
 
@@ -117,7 +117,7 @@ def test_too_little_memory_for_the_copy_is_told(tmp_path, writer, monkeypatch):
     monkeypatch.setattr(writer_module, "Image", none)
     writer.begin(Draft(tmp_path, "r1", 1), 0, arrays_of(1))
     outcome = writer.poll()
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, NotWritten)
     assert "no memory for a copy of its tensors" in outcome.why
 
 
@@ -148,7 +148,7 @@ def test_closing_gives_up_what_is_half_written(tmp_path, writer, gate, monkeypat
     writer.close(LIMIT)
     opener.join()
     assert not writer.busy
-    assert isinstance(writer.poll(), Failed)
+    assert isinstance(writer.poll(), NotWritten)
     assert "given up" in writer.poll().why
     assert list(draft.path.iterdir()) == []
     with pytest.raises(RuntimeError, match="closed"):
@@ -168,8 +168,8 @@ def test_a_missing_part_is_no_checkpoint(tmp_path, writer):
     draft = Draft(tmp_path, "r1", 1)
     writer.begin(draft, 0, arrays_of(1))
     part = writer.wait(LIMIT).part
-    outcome = publish(draft, [part, Part("part-001.safetensors", 5, "0" * 64)], {})
-    assert isinstance(outcome, Failed)
+    outcome = publish(draft, [part, CheckpointPart("part-001.safetensors", 5, "0" * 64)], {})
+    assert isinstance(outcome, NotWritten)
     assert "part-001.safetensors is missing" in outcome.why
     assert list(tmp_path.iterdir()) == []
 
@@ -178,8 +178,8 @@ def test_a_member_can_not_name_a_file_elsewhere(tmp_path):
     (tmp_path / "secret.safetensors").write_bytes(b"12345")
     draft = Draft(tmp_path, "r1", 1)
     draft.path.mkdir()
-    outcome = publish(draft, [Part("../secret.safetensors", 5, "0" * 64)], {})
-    assert isinstance(outcome, Failed)
+    outcome = publish(draft, [CheckpointPart("../secret.safetensors", 5, "0" * 64)], {})
+    assert isinstance(outcome, NotWritten)
     assert "is not the name of a part" in outcome.why
 
 
@@ -191,7 +191,7 @@ def test_two_parts_with_the_same_tensor_are_no_checkpoint(tmp_path):
     outcome = publish(draft, parts, {})
     for writer in writers:
         writer.close()
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, NotWritten)
     assert "'same' twice" in outcome.why
 
 
@@ -225,7 +225,7 @@ def test_a_torn_one_does_not_count_as_kept_and_is_left_for_the_user_to_see(tmp_p
 
 def test_the_same_step_anew_takes_the_others_place(tmp_path):
     write(tmp_path, 1, run="old")
-    path = write(tmp_path, 1, members=1, run="new")
+    path = write(tmp_path, 1, members=1, run="new", training="old")
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
     assert load(path).manifest.run == "new"
 
@@ -240,7 +240,7 @@ def test_drafts_of_dead_runs_are_swept_away_and_those_of_living_ones_are_not(tmp
     part = writer.wait(LIMIT).part
     write(tmp_path, 5, run="other")
     assert {path.name for path in tmp_path.iterdir()} == {"step-000000005", living.path.name}
-    assert isinstance(publish(living, [part], header_of(7)), Published)
+    assert isinstance(publish(living, [part], header_of(7)), PublishedCheckpoint)
 
 
 def test_of_its_own_drafts_a_run_sweeps_the_older_ones_only(tmp_path):
@@ -262,6 +262,34 @@ def test_what_fails_after_the_rename_is_a_warning(tmp_path, writer, monkeypatch)
 
     monkeypatch.setattr("shoal.checkpoint.publish.checkpoints", no)
     outcome = publish(draft, [part], header_of(2))
-    assert isinstance(outcome, Published)
+    assert isinstance(outcome, PublishedCheckpoint)
     assert "old checkpoints could not be removed: Input/output error" in outcome.warning
     assert is_right(read.load(outcome.path))
+
+
+def test_another_trainings_checkpoints_are_neither_pruned_nor_replaced(tmp_path, writer):
+    """Two runs that share a folder after all: each keeps its own, and says so where they want the same name."""
+    for step in (10, 20, 30):
+        write(tmp_path, step, run="other")
+    for step in (11, 12, 13):
+        write(tmp_path, step, run="mine", keep=1)
+    assert [path.name for path in checkpoints(tmp_path)] == [f"step-0000000{step}" for step in (30, 20, 13, 10)]
+    draft = Draft(tmp_path, "mine", 20)
+    writer.begin(draft, 0, arrays_of(20))
+    outcome = publish(draft, [writer.wait(LIMIT).part], header_of(20))
+    assert isinstance(outcome, NotWritten)
+    assert "step-000000020 there is of another training, of run other" in outcome.why
+    assert "Give each run a folder of its own" in outcome.why
+    assert load(tmp_path / "step-000000020").manifest.run == "other"
+    assert not draft.path.exists()
+
+
+def test_a_run_that_goes_on_from_another_prunes_and_replaces_what_that_one_wrote(tmp_path):
+    for step in (10, 20, 30):
+        write(tmp_path, step, run="first")
+    write(tmp_path, 30, run="second", training="first", keep=2)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-000000030", "step-000000020"]
+    write(tmp_path, 40, run="third", training="first", keep=2)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-000000040", "step-000000030"]
+    assert [load(path).manifest.run for path in checkpoints(tmp_path)] == ["third", "second"]
+    assert {load(path).manifest.first_run for path in checkpoints(tmp_path)} == {"first"}

@@ -26,11 +26,11 @@ def test_list_shows_the_newest_first_and_which_are_whole(folder):
     result = shoal("list", folder)
     assert result.exit_code == 0
     heading, *rows = [line.split() for line in result.stdout.splitlines()]
-    assert heading == ["checkpoint", "step", "written", "MiB", "parts", "whole"]
+    assert heading == ["checkpoint", "step", "run", "written", "MiB", "parts", "whole"]
     assert rows[0] == ["step-000000030", "no"]
-    assert [row[:2] + row[-2:] for row in rows[1:3]] == [
-        ["step-000000020", "20", "3", "yes"],
-        ["step-000000010", "10", "3", "yes"],
+    assert [row[:3] + row[-2:] for row in rows[1:3]] == [
+        ["step-000000020", "20", "r1", "3", "yes"],
+        ["step-000000010", "10", "r1", "3", "yes"],
     ]
     assert result.stdout.endswith("step-000000030 is not whole: part-001.safetensors is missing\n")
 
@@ -52,6 +52,7 @@ def test_list_gives_the_same_facts_to_programs(folder):
         "parts": 3,
         "tensors": 4,
         "run": "r1",
+        "training": "r1",
     }
 
 

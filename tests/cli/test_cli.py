@@ -8,11 +8,12 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from shoal import cli
-from shoal.cli import run as run_verb
 from shoal.cli.status import _table
 from shoal.cluster.messages import MemberStatus, StatusReply
 from shoal.config import Servers
-from shoal.launch.plan import Plan
+from shoal.launch import local
+from shoal.launch.local import Ended
+from shoal.launch.plan import LaunchPlan
 
 
 @pytest.fixture
@@ -22,8 +23,8 @@ def shoal(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     (tmp_path / "train.py").touch()
-    plans: list[Plan] = []
-    monkeypatch.setattr(run_verb, "launch", lambda plan, environ: plans.append(plan) or 5)
+    plans: list[LaunchPlan] = []
+    monkeypatch.setattr(local, "launch", lambda plan, environ, claimed: plans.append(plan) or Ended(False, 5, ""))
 
     def shoal(*words: str) -> Result:
         result = CliRunner().invoke(cli.main, words)
@@ -39,6 +40,32 @@ def test_what_follows_the_script_is_the_scripts(shoal):
     assert (plan.config.workers, plan.config.pieces) == (3, 6)
     assert plan.config.arguments == ("-n", "9", "--help", "--", "--pieces", "1")
     assert result.exit_code == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (
+            ("train.py", "-n", "2"),
+            "shoal: -n 2 came after train.py, so it is the script's own. If it was meant",
+        ),
+        (
+            ("train.py", "--epochs", "3", "--backend=jax", "--fail-fast", "x"),
+            "run --backend=jax --fail-fast train.py`",
+        ),
+        (("-m", "json.tool", "-n", "2"), "`shoal run -n 2 -m json.tool`"),
+        (("-n", "2", "train.py", "-n", "9"), ""),  # it was said
+        (("train.py", "--", "-n", "9"), ""),
+        (("train.py", "--epochs", "3", "-m", "fast"), ""),
+        (("own.py", "-n", "9"), ""),  # the script has such an option
+    ],
+)
+def test_options_that_came_after_the_script_are_hinted_at(shoal, tmp_path, words, hint):
+    (tmp_path / "own.py").write_text("parser.add_argument('-n', type=int)")
+    result = shoal("run", *words)
+    assert len(result.plans) == 1, result.output
+    assert hint in result.stderr
+    assert bool(hint) == ("came after" in result.stderr)
 
 
 def test_parameter_servers_are_asked_for_by_number(shoal):
@@ -111,6 +138,12 @@ def test_a_run_goes_on_with_its_least_number_of_workers_unless_it_is_to_fail_fas
     assert len(plan.workers) == most
 
 
+def test_no_run_is_scaled_beyond_what_the_machine_can_bear(shoal):
+    result = shoal("scale", "100000")
+    assert result.exit_code == 2
+    assert "shoal scale 100000: that would start 100,000 processes" in result.stderr
+
+
 def test_status_without_runs_says_so(shoal):
     assert "No runs on this machine" in shoal("status").output
     assert json.loads(shoal("status", "--json").output) == []
@@ -122,8 +155,10 @@ def test_the_version_is_the_packages(shoal):
 
 def test_status_shows_a_table_that_fits_a_terminal():
     members = (
-        MemberStatus("coordinator", "coordinator", 4194304, "vm", "serving", 0, "", 0.0, 0.0),
-        MemberStatus("worker-0", "worker", 4194305, "vm", "training", 1234, "exchanging [gradients]", 51234.5, 0.1),
+        MemberStatus("coordinator", "coordinator", 4194304, "vm", "serving", 0, "", "", 0.0, 0.0),
+        MemberStatus(
+            "worker-0", "worker", 4194305, "vm", "training", 1234, "exchanging", "exchanging [gradients]", 51234.5, 0.1
+        ),
     )
     reply = StatusReply("r1", "/x/train.py", "jax", "allreduce", 4, 1, 1, 3725.0, "/logs", members)
     console = Console(width=80, markup=False, highlight=False, file=io.StringIO())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shoal.cluster.events import Decision, Event, Report, Said, Started, Tell
+from shoal.cluster.events import Decision, Event, KeepResult, ReportTrouble, Said, Started, Tell, TellResults
 from shoal.cluster.identity import Identity
 from shoal.cluster.membership import Membership
-from shoal.cluster.messages import End, Join, Ready, ViewChange
+from shoal.cluster.messages import End, Finished, Join, Ready, ViewChange
 from shoal.cluster.view import Member, View
 from shoal.config import Deadlines, RunConfig
 from shoal.wire.messages import Message
@@ -13,7 +13,7 @@ from shoal.wire.messages import Message
 IDENTITY = Identity("jax", "0.10", "3.15", "2.4", 1, 2, "x86_64 avx2")
 
 
-COORDINATOR = Member("coordinator", "coordinator", 99, "here", "unix:/run/coordinator.sock")
+COORDINATOR = Member("coordinator", "coordinator", 99, "here", "this one", "unix:/run/coordinator.sock")
 
 
 def config(workers: int = 2, **more: object) -> RunConfig:
@@ -21,7 +21,7 @@ def config(workers: int = 2, **more: object) -> RunConfig:
 
 
 def member(number: int) -> Member:
-    return Member(f"worker-{number}", "worker", 100 + number, "here", f"unix:/run/worker-{number}.sock")
+    return Member(f"worker-{number}", "worker", 100 + number, "here", "this one", f"unix:/run/worker-{number}.sock")
 
 
 class Scene:
@@ -29,14 +29,26 @@ class Scene:
 
     def __init__(self, workers: int = 2, joined: bool = True, least: int | None = None) -> None:
         self.now = 0.0
+        self.results: dict[int, bytes] = {}
         self.membership = Membership(config(workers, least=least), COORDINATOR, self.now)
         if joined:
             for number in range(workers):
                 self.say(number, Join(member(number), IDENTITY))
 
     def happen(self, event: Event, after: float = 0.0) -> list[Decision]:
+        """What is decided; with results as they are read for those who are told them."""
         self.now += after
-        return self.membership.handle(event, self.now)
+        decisions = self.membership.handle(event, self.now)
+        self.results |= {it.call: it.result for it in decisions if isinstance(it, KeepResult)}
+        return [told for decision in decisions for told in self._read(decision)]
+
+    def _read(self, decision: Decision) -> list[Decision]:
+        match decision:
+            case TellResults(links, calls):
+                return [Tell(links, Finished(call, self.results[call])) for call in calls]
+            case KeepResult():
+                return []
+        return [decision]
 
     def say(self, number: int, message: Message, after: float = 0.0) -> list[Decision]:
         return self.happen(Said(number + 1, message), after)
@@ -72,4 +84,4 @@ def ids(view: View | None) -> list[str]:
 
 def reports(decisions: list[Decision]) -> list[str]:
     """What the user is told."""
-    return [decision.text for decision in decisions if isinstance(decision, Report)]
+    return [decision.text for decision in decisions if isinstance(decision, ReportTrouble)]

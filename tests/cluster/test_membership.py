@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.cluster.events import (
-    Closed,
     Decision,
     Ending,
     Event,
@@ -19,22 +18,27 @@ from shoal.cluster.events import (
     Fence,
     HangUp,
     Interrupted,
+    LinkClosed,
     Noted,
-    Over,
-    Report,
+    ReportTrouble,
+    RunOver,
     Said,
+    ShowStack,
     Started,
     Tell,
     Tick,
-    Want,
+    WantWorkers,
 )
-from shoal.cluster.membership import COMPLAINED_WITHIN, COMPLAINTS, DETAILS, GATHERING, Membership, Record
+from shoal.cluster.losses import COMPLAINED_WITHIN, COMPLAINTS, DETAILS
+from shoal.cluster.membership import GATHERING, Membership
+from shoal.cluster.membership_record import MembershipRecord
 from shoal.cluster.messages import (
     Admit,
     Answer,
     Beat,
     Candidate,
     Candidates,
+    Caught,
     Complaint,
     Decline,
     Done,
@@ -44,20 +48,22 @@ from shoal.cluster.messages import (
     Failed,
     Finished,
     Join,
+    JoinerPlace,
     Leave,
-    Place,
     PlaceRequest,
     Post,
     Ready,
-    Reason,
+    RefusalReason,
     Refuse,
     ScaleRequest,
     StatusReply,
     StatusRequest,
     ViewChange,
+    WorkDone,
 )
 from shoal.cluster.view import Member
 from shoal.config import Deadlines, Servers
+from shoal.observe.phases import Activity, Phase
 from shoal.wire.messages import Message
 
 from .scene import COORDINATOR, IDENTITY, Scene, config, ids, member, new_view, reports, told
@@ -65,7 +71,7 @@ from .scene import COORDINATOR, IDENTITY, Scene, config, ids, member, new_view, 
 
 def raised(error: str = "boom", blames: tuple[str, ...] = (), step: int = 3) -> Failed:
     kind = "PeerClosed" if blames else "ValueError"
-    return Failed(step, "computing", kind, error, f"Traceback: {error}", blames)
+    return Failed(step, Activity(Phase.COMPUTING), kind, error, f"Traceback: {error}", blames)
 
 
 def test_the_first_view_comes_when_the_last_has_joined():
@@ -87,8 +93,8 @@ def test_joining_twice_on_one_link_changes_nothing():
 @pytest.mark.parametrize(
     ("join", "reason", "text"),
     [
-        (Join(member(7), IDENTITY), Reason.UNKNOWN_MEMBER, "worker-7 is not one of worker-0, worker-1"),
-        (Join(member(0), IDENTITY), Reason.TAKEN, "worker-0 has already joined, with pid 100"),
+        (Join(member(7), IDENTITY), RefusalReason.UNKNOWN_MEMBER, "worker-7 is not one of worker-0, worker-1"),
+        (Join(member(0), IDENTITY), RefusalReason.TAKEN, "worker-0 has already joined, with pid 100"),
     ],
 )
 def test_a_stranger_is_refused_and_the_run_goes_on(join, reason, text):
@@ -108,7 +114,7 @@ def test_a_member_with_another_numeric_identity_is_refused_and_both_values_are_n
     other = msgspec.structs.replace(IDENTITY, threads=2, keras="3.16")
     (refusal, *_) = told(scene.say(1, Join(member(1), other)), 2)
     assert isinstance(refusal, Refuse)
-    assert refusal.reason is Reason.UNLIKE
+    assert refusal.reason is RefusalReason.UNLIKE
     assert "threads is 2 on worker-1 and 1 on worker-0" in refusal.text
     scene.happen(Tick(), after=GATHERING)
     assert "keras is '3.16' on worker-1 and '3.15' on worker-0" in scene.end.reason
@@ -119,7 +125,7 @@ def test_a_message_before_join_is_refused():
     scene = Scene(joined=False)
     (refusal,) = told(scene.say(0, Beat()), 1)
     assert isinstance(refusal, Refuse)
-    assert refusal.reason is Reason.NOT_JOINED
+    assert refusal.reason is RefusalReason.NOT_JOINED
 
 
 def test_a_post_reaches_all_and_those_who_come_later():
@@ -135,7 +141,7 @@ def test_the_run_ends_well_when_the_last_is_done():
     assert scene.say(0, Done(10)) == []
     decisions = scene.say(1, Done(10))
     assert scene.end.ok
-    assert decisions[0] == Over(scene.end)
+    assert decisions[0] == RunOver(scene.end)
     assert told(decisions, 1) == told(decisions, 2) == [scene.end]
 
 
@@ -197,12 +203,12 @@ def test_last_words_that_are_read_after_the_process_was_seen_to_end_still_count(
 
 def test_how_a_process_died_is_waited_for_after_its_connection_closed():
     scene = Scene()
-    scene.say(1, Beat(8, "exchanging"))
-    scene.happen(Closed(2), after=1.0)
+    scene.say(1, Beat(8, Activity(Phase.EXCHANGING)))
+    scene.happen(LinkClosed(2), after=1.0)
     scene.happen(Exited("worker-1", -9), after=0.1)
     scene.happen(Tick(), after=GATHERING)
     assert scene.end.reason == (
-        "worker-1 (pid 101) was killed by SIGKILL at step 8 (exchanging), 1.1 s after it was last heard"
+        "worker-1 (pid 101) was killed by SIGKILL at step 8 (exchanging gradients), 1.1 s after it was last heard"
     )
     assert "out of memory" in scene.end.advice
 
@@ -219,7 +225,7 @@ def silent_for(scene: Scene, seconds: float, evidence: dict[str, Evidence]) -> l
     """Worker 1 says nothing; worker 0 goes on; the coordinator ticks."""
     decisions = []
     for _ in range(round(seconds * 10)):
-        decisions += scene.say(0, Beat(1, "fit"), after=0.1)
+        decisions += scene.say(0, Beat(1, Activity(Phase.TRAINING)), after=0.1)
         decisions += scene.happen(Tick(evidence))
     return decisions
 
@@ -286,8 +292,8 @@ def test_a_worker_that_finished_while_another_needs_it_is_a_deserter():
     scene = Scene()
     scene.say(1, Done(9))
     for _ in range(60):
-        scene.say(0, Beat(10, "exchanging fit step 10", scene.now, exchanging=True), after=0.1)
-        scene.say(1, Beat(9, "finished"))
+        scene.say(0, Beat(10, Activity(Phase.EXCHANGING), scene.now, exchanging=True), after=0.1)
+        scene.say(1, Beat(9, Activity(Phase.FINISHED)))
         scene.happen(Tick())
     assert scene.end.culprits == ("worker-1",)
     assert "worker-1 finished its script at step 9, but worker-0 has been waiting for it" in scene.end.reason
@@ -297,8 +303,8 @@ def test_a_worker_that_finished_while_another_does_something_of_its_own_is_none(
     scene = Scene()
     scene.say(1, Done(9))
     for _ in range(600):
-        scene.say(0, Beat(9, "running the script", scene.now), after=0.1)
-        scene.say(1, Beat(9, "finished"))
+        scene.say(0, Beat(9, Activity(Phase.SCRIPT), scene.now), after=0.1)
+        scene.say(1, Beat(9, Activity(Phase.FINISHED)))
         scene.happen(Tick())
     assert scene.membership.end is None
 
@@ -315,7 +321,7 @@ def test_who_did_not_come_is_named_after_the_start_deadline():
 def test_the_same_exit_code_everywhere_is_the_runs_exit_code():
     scene = Scene()
     for number in range(2):
-        scene.say(number, Failed(0, "starting", "SystemExit", "4", "", code=4))
+        scene.say(number, Failed(0, Activity(), "SystemExit", "4", "", code=4))
     assert scene.end.code == 4
     assert "the script on all 2 workers exited with code 4" in scene.end.reason
 
@@ -325,22 +331,29 @@ def test_an_interrupt_ends_at_once_and_is_the_last_word():
     decisions = scene.happen(Interrupted("it was interrupted", 130))
     assert scene.end == End(False, 130, "it was interrupted")
     assert told(decisions, 1) == [scene.end]
-    assert scene.happen(Closed(1)) == scene.happen(Tick(), after=1.0) == []
+    assert scene.happen(LinkClosed(1)) == scene.happen(Tick(), after=1.0) == []
     (refusal, *_) = told(scene.happen(Said(9, Join(member(0), IDENTITY))), 9)
     assert isinstance(refusal, Refuse)
-    assert refusal.reason is Reason.OVER
+    assert refusal.reason is RefusalReason.OVER
 
 
 def test_status_shows_what_the_beats_said():
     scene = Scene()
-    scene.say(1, Beat(12, "fit", 0.1, 512.0))
+    scene.say(1, Beat(12, Activity(Phase.TRAINING), 0.1, 512.0))
     (reply,) = told(scene.happen(Said(77, StatusRequest()), after=2.0), 77)
     assert isinstance(reply, StatusReply)
     assert (reply.run, reply.view, reply.uptime, reply.pieces) == ("r1", 1, 2.0, 2)
     coordinator, idle, busy = reply.members
     assert (coordinator.role, coordinator.pid, coordinator.state) == ("coordinator", 99, "serving")
     assert (idle.state, busy.state) == ("training", "training")
-    assert (busy.step, busy.doing, busy.samples_per_second, busy.pid) == (12, "fit", 512.0, 101)
+    assert (busy.step, busy.doing, busy.samples_per_second, busy.pid) == (12, "training", 512.0, 101)
+
+
+def test_status_shows_the_pieces_of_now():
+    scene = Scene()
+    scene.say(0, Beat(20, Activity(Phase.TRAINING), pieces=2))
+    scene.say(1, Beat(21, Activity(Phase.TRAINING), pieces=6))  # they became more, and the other is about to say so
+    assert scene.membership.status(scene.now).pieces == 6
 
 
 # Runs that go on after a loss -----------------------------------------------------------------------------
@@ -348,7 +361,7 @@ def test_status_shows_what_the_beats_said():
 
 @pytest.mark.parametrize(
     "loss",
-    [Closed(2), Exited("worker-1", -9), Said(2, raised())],
+    [LinkClosed(2), Exited("worker-1", -9), Said(2, raised())],
     ids=["gone", "killed", "raised"],
 )
 def test_a_loss_makes_the_next_view_at_once(loss: Event):
@@ -365,17 +378,50 @@ def test_a_loss_makes_the_next_view_at_once(loss: Event):
 
 def test_what_is_learnt_about_a_loss_later_makes_no_other_view():
     scene = Scene(3, least=1)
-    scene.happen(Closed(2))
+    scene.happen(LinkClosed(2))
     assert new_view(scene.happen(Exited("worker-1", -9), after=0.1)) is None
     assert new_view(scene.happen(Tick(), after=GATHERING)) is None
     assert scene.membership.view is not None
     assert scene.membership.view.number == 2
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("can't be cut.", "train.py:3: can't be cut"),
+        ("model.py:41: apply() outside of fit() …", "model.py:41: apply() outside of fit() …"),  # it knows better
+    ],
+)
+def test_a_refusal_names_one_line_of_the_script(error: str, said: str):
+    scene = Scene(1)
+    scene.say(0, msgspec.structs.replace(raised(error), where="train.py:3", of_all=True))
+    scene.happen(Tick(), after=GATHERING)
+    assert scene.end.reason == said
+
+
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.SCRIPT])
+def test_a_chief_that_ends_the_script_in_its_own_lines_ends_the_run_and_nobody_takes_its_place(phase: Phase):
+    """Its lines, and what it printed, would come again."""
+    scene = Scene(3, least=1)
+    scene.say(0, Beat(0, Activity(phase)))
+    assert new_view(scene.happen(LinkClosed(1))) is None
+    scene.happen(Exited("worker-0", 4), after=0.05)
+    assert scene.end.code == 4
+
+
+@pytest.mark.parametrize("later", [Exited("worker-0", -9), Tick()], ids=["killed", "nobody knows"])
+def test_a_chief_that_is_killed_in_the_scripts_own_lines_is_followed_by_another(later: Event):
+    scene = Scene(3, least=1)
+    assert new_view(scene.happen(LinkClosed(1))) is None
+    assert ids(new_view(scene.happen(later, after=DETAILS))) == ["worker-1", "worker-2"]
+
+
 def test_several_losses_make_one_view_each():
     scene = Scene(4, least=1)
-    assert ids(new_view(scene.happen(Closed(1)))) == ["worker-1", "worker-2", "worker-3"]
-    assert ids(new_view(scene.happen(Closed(4)))) == ["worker-1", "worker-2"]
+    for number in range(4):
+        scene.say(number, Beat(1, Activity(Phase.COMPUTING)))
+    assert ids(new_view(scene.happen(LinkClosed(1)))) == ["worker-1", "worker-2", "worker-3"]
+    assert ids(new_view(scene.happen(LinkClosed(4)))) == ["worker-1", "worker-2"]
     view = new_view(scene.happen(Exited("worker-1", -9)))
     assert view is not None
     assert (view.number, ids(view), view.chief.id) == (4, ["worker-2"], "worker-2")
@@ -387,7 +433,8 @@ def test_the_last_survivor_goes_on_and_ends_the_run_well():
         scene.happen(Exited(f"worker-{number}", -9))
     assert scene.membership.end is None
     scene.say(1, Done(30))
-    assert scene.end == End(True, 0, "every worker finished its script", ("worker-0", "worker-2"))
+    lost = ("worker-0", "worker-2")
+    assert scene.end == End(True, 0, "every worker finished its script", lost, finishers=1, losses=2)
 
 
 def test_the_run_ends_with_its_last_worker_and_all_are_named():
@@ -397,7 +444,7 @@ def test_the_run_ends_with_its_last_worker_and_all_are_named():
     assert scene.end.culprits == ("worker-1", "worker-0")
     assert "killed by SIGKILL" in scene.end.reason
     assert not scene.end.ok
-    assert decisions[-2] == Over(scene.end)
+    assert decisions[-2] == RunOver(scene.end)
 
 
 def test_with_fewer_than_the_least_the_view_is_not_enough_until_another_comes():
@@ -477,7 +524,7 @@ def test_those_who_did_not_come_are_not_waited_for_for_ever():
         scene.say(0, Beat(), after=1.0)
         decisions += scene.happen(Tick())
     assert ids(new_view(decisions)) == ["worker-0"]
-    assert [text.partition(" ")[0] for text in reports(decisions)] == ["worker-1", "worker-2"]
+    assert [text.partition(" ")[0] for text in reports(decisions)][-2:] == ["worker-1", "worker-2"]
 
 
 # What is said about a loss.
@@ -485,10 +532,10 @@ def test_those_who_did_not_come_are_not_waited_for_for_ever():
 
 def test_a_loss_is_reported_once_with_who_and_why():
     scene = Scene(3, least=1)
-    scene.say(1, Beat(8, "exchanging"))
-    assert reports(scene.happen(Closed(2), after=1.0)) == []  # how its process ended is about to be known
+    scene.say(1, Beat(8, Activity(Phase.EXCHANGING)))
+    assert reports(scene.happen(LinkClosed(2), after=1.0)) == []  # how its process ended is about to be known
     assert reports(scene.happen(Exited("worker-1", -9), after=0.1)) == [
-        "worker-1 (pid 101) was killed by SIGKILL at step 8 (exchanging), 1.1 s after it was last heard"
+        "worker-1 (pid 101) was killed by SIGKILL at step 8 (exchanging gradients), 1.1 s after it was last heard"
         "; going on with 2 workers"
     ]
     for _ in range(10):
@@ -497,7 +544,7 @@ def test_a_loss_is_reported_once_with_who_and_why():
 
 def test_a_connection_that_closed_is_reported_as_such_when_nobody_saw_why():
     scene = Scene(2, least=1)
-    scene.happen(Closed(2))
+    scene.happen(LinkClosed(2))
     assert reports(scene.happen(Tick(), after=DETAILS / 2)) == []
     (text,) = reports(scene.happen(Tick(), after=DETAILS / 2))
     assert text.startswith("worker-1 (pid 101) closed its connection at step 0 (starting)")
@@ -512,6 +559,22 @@ def test_a_loss_just_before_the_good_end_is_reported_too():
     decisions = scene.say(2, Done(10))
     assert scene.end.ok
     assert reports(decisions) == ["worker-1 raised ValueError: boom at step 3 (computing); going on with 2 workers"]
+
+
+def test_the_good_end_tells_what_was_trained_and_how_many_losses_were_survived_by_any_coordinator():
+    scene = Scene(4, least=1)
+    scene.say(1, raised())
+    scene.happen(Tick(), after=2 * DETAILS)
+    record = scene.membership.record()
+    assert record is not None
+    scene.membership = Membership.restored(record, config(4, least=1), COORDINATOR, scene.now)
+    for number in (0, 2, 3):
+        scene.say(number, Join(member(number), IDENTITY))
+    scene.happen(LinkClosed(3))
+    late = WorkDone({"fit": 2})  # it came when the fits were over
+    scene.say(0, Done(10, late))
+    scene.say(3, Done(10, WorkDone({"fit": 2}, 20, 640)))
+    assert (scene.end.work, scene.end.finishers, scene.end.losses) == (WorkDone({"fit": 2}, 20, 640), 2, 2)
 
 
 def test_last_words_that_are_read_after_the_connection_was_lost_are_the_reason():
@@ -554,10 +617,36 @@ def test_who_ended_of_its_own_accord_is_judged_when_its_last_words_were_heard():
     scene = Scene(3, least=1)
     assert scene.happen(Exited("worker-1", 75)) == []
     assert reports(scene.say(1, Leave())) == ["worker-1 has left the run"]
-    assert reports(scene.happen(Closed(2)) + scene.happen(Tick(), after=2.0)) == []
+    assert reports(scene.happen(LinkClosed(2)) + scene.happen(Tick(), after=2.0)) == []
     assert scene.happen(Exited("worker-2", 3)) == []
-    (report,) = reports(scene.happen(Closed(3)))
+    assert reports(scene.happen(LinkClosed(3))) == [], "the others may be about to do the same"
+    (report,) = reports(scene.happen(Tick(), after=DETAILS))
     assert "worker-2 (pid 102) exited with code 3 without having finished its script" in report
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"), [((4, 4), 4), ((0, 0), 0), ((4, 0), 4), ((0, 4), 1), ((-9, -9), 1), ((75, 75), 1)]
+)
+def test_processes_that_the_script_ends_give_the_run_their_code(codes, code):
+    scene = Scene(2, least=1)
+    for number in range(2):
+        scene.happen(LinkClosed(number + 1))  # how they ended is known a little later
+    assert scene.membership.end is None
+    for number in range(2):
+        scene.happen(Exited(f"worker-{number}", codes[number]))
+    scene.happen(Tick(), after=DETAILS)
+    assert (scene.end.ok, scene.end.code) == (False, code)
+
+
+def test_a_refusal_is_the_reason_with_its_place_in_the_script():
+    scene = Scene(2, least=1)
+    refusal = Failed(
+        0, "building", "UsageError", "2 pieces need\nat least 2 samples.", "…", of_all=True, where="t.py:7"
+    )
+    scene.say(0, refusal)
+    end = scene.end
+    assert (end.reason, end.refused, end.traceback) == ("t.py:7: 2 pieces need\nat least 2 samples", True, "")
+    assert end.advice == "UsageError on worker-0 at step 0 (building)."
 
 
 def test_one_whose_process_ended_by_itself_needs_no_fence():
@@ -570,7 +659,7 @@ def test_nothing_that_a_lost_member_says_is_heeded():
     scene = Scene(3, least=1)
     scene.say(1, raised())
     for message in (
-        Beat(99, "fit"),
+        Beat(99, Activity(Phase.TRAINING)),
         Post("seed", b"7"),
         Finished(0, b"result"),
         Admit(2, ()),
@@ -594,11 +683,11 @@ def test_nothing_that_a_lost_member_says_is_heeded():
 
 def test_a_lost_member_that_comes_back_is_told_that_and_why_the_run_went_on_without_it():
     scene = Scene(3, least=1)
-    scene.happen(Closed(2))
+    scene.happen(LinkClosed(2))
     decisions = scene.happen(Said(9, Join(member(1), IDENTITY)), after=3.0)
     (refusal,) = told(decisions, 9)
     assert isinstance(refusal, Refuse)
-    assert refusal.reason is Reason.OUTSIDE
+    assert refusal.reason is RefusalReason.OUTSIDE
     assert "worker-1 (pid 101) closed its connection at step 0" in refusal.text
     assert decisions[1] == HangUp(9)
     assert ids(scene.membership.view) == ["worker-0", "worker-2"]
@@ -606,11 +695,11 @@ def test_a_lost_member_that_comes_back_is_told_that_and_why_the_run_went_on_with
 
 def test_another_process_can_not_take_the_name_of_a_lost_member():
     scene = Scene(3, least=1)
-    scene.happen(Closed(2))
+    scene.happen(LinkClosed(2))
     stranger = msgspec.structs.replace(member(1), pid=999)
     (refusal, *_) = told(scene.happen(Said(9, Join(stranger, IDENTITY))), 9)
     assert isinstance(refusal, Refuse)
-    assert refusal.reason is Reason.TAKEN
+    assert refusal.reason is RefusalReason.TAKEN
 
 
 # Faults that whoever takes over would run into.
@@ -637,7 +726,7 @@ def test_different_errors_do_not_end_the_run():
     scene = Scene(4, least=1)
     scene.say(0, raised("disk full", step=5))
     scene.say(1, raised("no memory", step=6))
-    scene.say(2, Failed(5, "computing", "OSError", "disk full", ""))
+    scene.say(2, Failed(5, Activity(Phase.COMPUTING), "OSError", "disk full", ""))
     assert scene.membership.end is None
     assert ids(scene.membership.view) == ["worker-3"]
 
@@ -670,7 +759,7 @@ def test_a_crash_at_the_same_step_twice_ends_the_run(number: int, steps: tuple[i
         assert "at step 7 (computing)" in scene.end.reason
 
 
-@pytest.mark.parametrize("death", [Closed(1), Exited("worker-0", -9)])
+@pytest.mark.parametrize("death", [LinkClosed(1), Exited("worker-0", -9)])
 def test_a_worker_that_dies_after_it_was_done_does_not_matter(death: Event):
     scene = Scene(2, least=1)
     scene.say(0, Done(10))
@@ -684,8 +773,8 @@ def test_a_worker_that_finished_while_another_needs_it_ends_the_run_as_ever():
     scene = Scene(2, least=1)
     scene.say(1, Done(9))
     while scene.membership.end is None:
-        scene.say(0, Beat(10, "exchanging", scene.now, exchanging=True), after=0.1)
-        scene.say(1, Beat(9, "finished"))
+        scene.say(0, Beat(10, Activity(Phase.EXCHANGING), scene.now, exchanging=True), after=0.1)
+        scene.say(1, Beat(9, Activity(Phase.FINISHED)))
         scene.happen(Tick())
     assert scene.end.culprits == ("worker-1",)
 
@@ -730,6 +819,27 @@ def test_what_a_call_returned_is_kept_once_and_told_to_late_ones_only():
     assert scene.say(0, Finished(1, b"other")) == []
     late = told(scene.come_late(3), 4)
     assert [m.result for m in late if isinstance(m, Finished)] == [b"history", b"metrics"]
+
+
+def test_a_call_that_one_has_left_with_an_error_is_over_for_all():
+    scene = Scene(2, least=1)
+    scene.come_late(2, call=3)
+    decisions = scene.say(1, Caught(3, 5, b"boom"))
+    view = scene.membership.view
+    assert (view.number, view.call, ids(view)) == (2, 5, ["worker-0", "worker-1"])
+    for link in (1, 2, 3):
+        assert told(decisions, link)[:2] == [Finished(3, b"boom"), ViewChange(view)]
+    assert scene.say(0, Caught(3, 4, b"boom too")) == []  # who has raised it too comes later
+    assert scene.say(0, Finished(3, b"history")) == []
+    scene.happen(Exited("worker-0", -9))
+    assert scene.membership.view.call == 5  # in later views too
+
+
+def test_an_error_that_one_has_caught_who_takes_no_part_is_its_own():
+    scene = Scene(2, least=1)
+    scene.come_late(2)
+    assert scene.say(2, Caught(0, 1, b"boom")) == []
+    assert scene.membership.view.number == 1
 
 
 def test_one_that_is_ready_is_offered_to_all_when_a_place_is_free():
@@ -875,6 +985,108 @@ def test_a_complaint_in_another_view_is_none(complaint: Complaint):
     assert scene.happen(Tick(), after=1.0) == []
 
 
+# One that lives but does not come.
+
+
+def hangs(scene: Scene, seconds: float, every: float = 0.5) -> list[str]:
+    """worker-1 runs its callbacks for so long while the others wait for it; all beat. What the user is told."""
+    said: list[str] = []
+    begun = scene.now
+    while (waited := scene.now + every - begun) <= seconds:
+        for number in range(3):
+            doing = Activity(Phase.CALLBACKS if number == 1 else Phase.EXCHANGING)
+            scene.say(number, Beat(4, doing, waited, exchanging=number != 1))
+        said += reports(scene.happen(Tick(), after=every))
+    return said
+
+
+@pytest.mark.parametrize("by", [0, 2])
+def test_one_that_lives_but_does_not_come_is_lost_when_its_time_is_up(by: int):
+    scene = Scene(3, least=1)
+    hangs(scene, 300)
+    assert len(ids(scene.membership.view)) == 3
+    # Who waits to connect can't tell the one that hangs from another that waits for it, too.
+    missed = tuple(f"worker-{number}" for number in range(3) if number != by)
+    decisions = scene.say(by, Complaint(1, missed, "worker-1 did not come", late=True))
+    assert ids(new_view(decisions)) == ["worker-0", "worker-2"]
+    assert decisions.count(Fence(member(1))) == decisions.count(HangUp(2)) == 1
+    (report,) = reports(decisions)
+    assert report == (
+        f"worker-1 (pid 101) did not come within 300.0 s (deadline 300.0 s) to worker-{by}, which waited "
+        "at step 4 (exchanging gradients); it was alive at step 4 (running callbacks); going on with 2 workers"
+    )
+
+
+def test_where_the_first_loss_ends_the_run_its_end_says_what_the_missing_one_did():
+    scene = Scene(3)
+    hangs(scene, 300)
+    late = Failed(4, Activity(Phase.EXCHANGING), "PeerTimeout", "worker-1 did not come", "", ("worker-1",), late=True)
+    scene.say(0, late)
+    scene.happen(Tick(), after=GATHERING)
+    assert scene.end.culprits == ("worker-1",)
+    assert "worker-1 (pid 101) did not come within 300.0 s (deadline 300.0 s) to worker-0" in scene.end.reason
+    assert "it was alive at step 4 (running callbacks)" in scene.end.reason
+    assert "--timeout" in scene.end.advice
+
+
+def test_of_those_who_wait_for_each_other_nobody_is_late():
+    scene = Scene(2, least=1)
+    for number in range(2):
+        scene.say(number, Beat(4, Activity(Phase.EXCHANGING), 300.0, exchanging=True))
+    scene.say(0, Complaint(1, ("worker-1",), "did not come", late=True))
+    assert ids(new_view(scene.happen(Tick(), after=GATHERING))) == ["worker-0", "worker-1"]
+
+
+def test_one_that_has_gone_on_is_not_late():
+    """It had all it needed for a step that another could not end: the two can't hear each other."""
+    scene = Scene(2, least=1)
+    scene.say(0, Beat(4, Activity(Phase.EXCHANGING), 300.0, exchanging=True))
+    scene.say(1, Beat(5, Activity(Phase.COMPUTING, "piece 3"), 299.0))
+    scene.say(0, Complaint(1, ("worker-1",), "did not come", late=True))
+    assert ids(new_view(scene.happen(Tick(), after=GATHERING))) == ["worker-0", "worker-1"]
+
+
+def test_who_waits_for_whom_is_said_meanwhile_less_and_less_often():
+    scene = Scene(3, least=1)
+    assert hangs(scene, 4.5) == []
+    scene = Scene(3, least=1)
+    where = "which is at step 4 (running callbacks); it is lost after 300 s"
+    assert hangs(scene, 299) == [
+        f"worker-0 and worker-2 have waited for {waited} s for worker-1, {where}" for waited in (5, 10, 20, 40, 80, 160)
+    ]
+    assert hangs(scene, 9) == [f"worker-0 and worker-2 have waited for 5 s for worker-1, {where}"], "another wait"
+
+
+def test_the_stack_of_the_one_that_is_waited_for_is_asked_for():
+    scene = Scene(3, least=1)
+    for number in range(3):
+        doing = Activity(Phase.CALLBACKS if number == 1 else Phase.EXCHANGING)
+        scene.say(number, Beat(4, doing, 6.0, exchanging=number != 1))
+    assert [decision.member for decision in scene.happen(Tick()) if isinstance(decision, ShowStack)] == ["worker-1"]
+
+
+def test_that_a_model_is_compiled_for_long_is_nothing_unusual():
+    scene = Scene(2, least=1)
+    scene.say(0, Beat(0, Activity(Phase.EXCHANGING), 20.0, exchanging=True))
+    scene.say(1, Beat(0, Activity(Phase.TRACING), 20.0))
+    assert reports(scene.happen(Tick())) == []
+    scene.say(0, Beat(0, Activity(Phase.EXCHANGING), 31.0, exchanging=True))
+    assert len(reports(scene.happen(Tick()))) == 1
+
+
+def test_who_has_not_joined_yet_is_said_meanwhile():
+    scene = Scene(3, joined=False)
+    scene.say(0, Join(member(0), IDENTITY))
+    said = []
+    for _ in range(290):
+        scene.say(0, Beat())
+        said += reports(scene.happen(Tick(), after=1.0))
+    assert said == [
+        f"the run has waited for {waited} s for worker-1 and worker-2 to join; it gives up after 300 s"
+        for waited in (30, 60, 120, 240)
+    ]
+
+
 # Leaving.
 
 
@@ -883,7 +1095,7 @@ def test_one_that_leaves_between_two_steps_is_no_loss():
     decisions = scene.say(1, Leave())
     assert ids(new_view(decisions)) == ["worker-0", "worker-2"]
     assert reports(decisions) == ["worker-1 has left the run"]
-    for event in (Exited("worker-1", 0), Closed(2), Tick()):
+    for event in (Exited("worker-1", 0), LinkClosed(2), Tick()):
         assert scene.happen(event, after=GATHERING) == []
     assert scene.membership.status(0.0).members[2].state == "finished"
     for number in (0, 2):
@@ -903,6 +1115,16 @@ def test_the_place_of_one_that_left_is_free():
     scene = Scene(2, least=1)
     scene.come_late(2, call=0)
     assert told(scene.say(1, Leave()), 1)[-1] == Candidates((Candidate("worker-2", 0),))
+
+
+def test_nobody_declines_the_chief():
+    """How it ended is waited for: it may have ended the script. Meanwhile it is in the view."""
+    scene = Scene(3, least=1)
+    scene.happen(LinkClosed(1))
+    scene.happen(LinkClosed(3))
+    before = scene.membership.view
+    scene.say(1, Decline(1, ("worker-0",)))
+    assert scene.membership.view == before
 
 
 # Whatever happens, in whatever order.
@@ -945,7 +1167,7 @@ def test_whatever_happens_views_follow_each_other_and_the_end_is_said_once(worke
         elif what == "join":
             decisions = scene.say(number, Join(member(number), IDENTITY))
         elif what == "close":
-            decisions = scene.happen(Closed(number + 1))
+            decisions = scene.happen(LinkClosed(number + 1))
         elif what == "exit":
             decisions = scene.happen(Exited(f"worker-{number}", detail))
         else:
@@ -960,10 +1182,12 @@ def test_whatever_happens_views_follow_each_other_and_the_end_is_said_once(worke
         assert published.number - before.number in (0, 1)
         assert all(number <= published.number for number in numbers)
         if scene.membership.end is None:
-            assert published.workers
-            assert not lost & {one.id for one in published.workers}
+            there = {one.id for one in published.workers}
+            assert there
+            waits = there <= lost or published.chief.id in lost
+            assert waits or not lost & there, "how they ended is waited for only if all are lost, or the chief is"
             assert published.enough == (len(published.workers) >= least)
-    ends = [decision for decision in seen if isinstance(decision, Over)]
+    ends = [decision for decision in seen if isinstance(decision, RunOver)]
     assert len(ends) == (scene.membership.end is not None)
     named = [text.partition(" ")[0] for text in reports(seen)]
     assert len(named) == len(set(named)), "somebody was reported twice"
@@ -1008,7 +1232,7 @@ def test_scaling_up_wants_workers_and_offers_those_who_come():
     scene = Scene(2, least=1)
     answer, others = asked(scene, ScaleRequest(4))
     assert answer == Answer(True, "2 workers now, 4 soon")
-    assert others == [Want(2)]
+    assert others == [WantWorkers(2)]
     scene.come_late(2, call=0)
     scene.come_late(3, call=0)
     assert [candidate.id for candidate in scene.membership._offered] == ["worker-2", "worker-3"]
@@ -1030,13 +1254,13 @@ def test_scaling_below_the_minimum_is_refused():
 def test_a_guest_comes_on_top_of_the_workers_and_another_in_its_place():
     scene = Scene(2, least=1)
     (place, _), (again, _) = asked(scene, PlaceRequest()), asked(scene, PlaceRequest())
-    assert isinstance(place, Place)
-    assert isinstance(again, Place)
+    assert isinstance(place, JoinerPlace)
+    assert isinstance(again, JoinerPlace)
     assert (place.member, again.member) == ("worker-1000", "worker-1001")
     scene.come_late(1000, call=0)
     assert [candidate.id for candidate in scene.membership._offered] == ["worker-1000"]
     assert new_view(scene.say(0, Admit(1, ("worker-1000",)))) is not None
-    scene.happen(Closed(1001))
+    scene.happen(LinkClosed(1001))
     scene.come_late(2, call=0)  # a standby does not take a guest's place
     assert scene.membership._offered == ()
     scene.come_late(1001, call=0)
@@ -1054,7 +1278,7 @@ def test_before_the_first_view_one_is_told_to_ask_again():
 def restored(scene: Scene) -> Scene:
     """Another coordinator, which has read what this one wrote down."""
     written = msgspec.msgpack.encode(scene.membership.record())
-    record = msgspec.msgpack.decode(written, type=Record)
+    record = msgspec.msgpack.decode(written, type=MembershipRecord)
     other = Scene(2, joined=False)
     other.now = scene.now
     other.membership = Membership.restored(record, config(3, least=1), COORDINATOR, scene.now)
@@ -1065,7 +1289,7 @@ def test_members_join_the_next_coordinator_again_and_the_view_stays():
     scene = Scene(3, least=1)
     scene.say(0, Post("seed", b"7"))
     scene.say(0, Finished(0, b"history"))
-    scene.happen(Closed(3))
+    scene.happen(LinkClosed(3))
     after = restored(scene)
     for number in (0, 1):
         decisions = after.say(number, Join(member(number), IDENTITY))
@@ -1073,17 +1297,18 @@ def test_members_join_the_next_coordinator_again_and_the_view_stays():
         assert ViewChange(scene.membership.view) in told(decisions, number + 1)
     assert after.membership.view == scene.membership.view
     (report,) = after.happen(Tick(), after=0.1)  # which the coordinator before did not come to
-    assert isinstance(report, Report)
+    assert isinstance(report, ReportTrouble)
     assert report.text.startswith("worker-2 (pid 102) closed its connection")
     assert after.happen(Tick(), after=0.1) == []
-    view = new_view(after.happen(Closed(1)))
+    after.say(0, Beat(3, Activity(Phase.COMPUTING)))
+    view = new_view(after.happen(LinkClosed(1)))
     assert (view.number, ids(view)) == (3, ["worker-1"])  # no number is given twice
 
 
 def test_what_a_coordinator_was_about_to_tell_when_it_died_the_next_one_tells():
     """It writes down what it has decided, and then does it: between the two it may be killed."""
     scene = Scene(3, least=1)
-    scene.happen(Closed(3))
+    scene.happen(LinkClosed(3))
     while not (said := reports(scene.happen(Tick(), after=0.1))):
         pass
     for _ in range(2):
@@ -1096,14 +1321,14 @@ def test_what_a_coordinator_was_about_to_tell_when_it_died_the_next_one_tells():
 
 def test_who_was_lost_before_stays_outside_and_who_does_not_come_again_is_lost():
     scene = Scene(3, least=1)
-    scene.happen(Closed(3))
+    scene.happen(LinkClosed(3))
     after = restored(scene)
     (refusal,) = told(after.say(2, Join(member(2), IDENTITY)), 3)
     assert isinstance(refusal, Refuse)
-    assert refusal.reason is Reason.OUTSIDE
+    assert refusal.reason is RefusalReason.OUTSIDE
     after.say(0, Join(member(0), IDENTITY))
     for _ in range(60):
-        after.say(0, Beat(1, "fit"), after=0.1)
+        after.say(0, Beat(1, Activity(Phase.TRAINING)), after=0.1)
         after.happen(Tick())
     assert ids(after.membership.view) == ["worker-0"]
 
@@ -1113,7 +1338,7 @@ def test_nothing_is_written_down_before_there_is_a_view():
 
 
 class Servants:
-    """A department that remembers which servers it was told of."""
+    """A coordinator service that remembers which servers it was told of."""
 
     def __init__(self) -> None:
         self.told: list[list[str]] = []
@@ -1134,13 +1359,14 @@ class Servants:
 
 @pytest.mark.parametrize("role", ["worker", "server"])
 def test_one_that_is_dying_is_not_waited_for_until_its_memory_is_given_back(role):
-    department = Servants()
+    coordinator_service = Servants()
     settings = config(2, least=1, servers=Servers(2, 2, None))
-    membership = Membership(settings, COORDINATOR, 0.0, department)
-    members = [*map(member, range(2)), *(Member(f"server-{n}", "server", 200 + n, "here", "unix:/s") for n in range(2))]
+    membership = Membership(settings, COORDINATOR, 0.0, coordinator_service)
+    servers = (Member(f"server-{n}", "server", 200 + n, "here", "this one", "unix:/s") for n in range(2))
+    members = [*map(member, range(2)), *servers]
     for link, one in enumerate(members, 1):
         membership.handle(Said(link, Join(one, IDENTITY)), 0.0)
-    assert department.told[-1] == ["server-0", "server-1"]
+    assert coordinator_service.told[-1] == ["server-0", "server-1"]
     decisions = membership.handle(Ending(f"{role}-1"), 1.0)
-    assert department.told[-1] == (["server-0", "server-1"] if role == "worker" else ["server-0"])
+    assert coordinator_service.told[-1] == (["server-0", "server-1"] if role == "worker" else ["server-0"])
     assert (new_view(decisions) is not None) == (role == "worker")

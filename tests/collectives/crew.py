@@ -1,4 +1,5 @@
-"""Companies inside one process: a real coordinator, and for every worker a thread, a seat, a listener and a company.
+"""Worker groups inside one process: a real coordinator, and for every worker a thread, a link to it, a listener and a
+worker group.
 
 A worker dies by raising Dies: what a killed process would let go of is let go of, all at once.
 """
@@ -9,15 +10,15 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tests.cluster.served import Run
 
 from shoal.clock import Deadline
-from shoal.cluster.member import Seat
-from shoal.cluster.view import View
-from shoal.collectives.group import AbstractGroup, Company, Result, form
-from shoal.config import Deadlines
+from shoal.cluster.coordinator_link import CoordinatorLink
+from shoal.cluster.view import Nearby, View
+from shoal.collectives.group import AbstractGroup, Result, WorkerGroup, form
+from shoal.config import Deadlines, Transport
 from shoal.wire import Listener, Wakeup
 
 PATIENT = Deadlines(silence=2.0, stall=20.0, connect=5.0, start=20.0)
@@ -34,35 +35,46 @@ class Mate:
     def __init__(self, crew: Crew, number: int, late: bool = False) -> None:
         self.id = f"worker-{number}"
         self._crew = crew
-        shared = crew.transport == "shm"
-        self._listener = Listener(f"unix:{crew.folder}/{number}.sock" if shared else "tcp:127.0.0.1:0", crew.run.key)
+        own_host, key = f"unix:{crew.folder}/{number}.sock", crew.run.key
+        self._listener = Listener(own_host if crew.transport == "shm" else "tcp:127.0.0.1:0", key)
+        self._nearby = Listener(own_host, key) if crew.hosts else None
+        place = Nearby(crew.hosts[number], own_host) if crew.hosts else None
         take = crew.run.come_late if late else crew.run.join
-        self.seat: Seat = take(number, address=self._listener.address)
+        self.coordinator_link: CoordinatorLink = take(number, address=self._listener.address, nearby=place)
         self.waits: list[str] = []  # what it said it waits for
         self.waiting = threading.Event()
         patience = crew.run.deadlines.stall
-        self.company = Company(self.id, self.seat, self._form, patience, crew.lasting, on_wait=self._wait)
+        self.worker_group = WorkerGroup(
+            self.id, self.coordinator_link, self._form, patience, crew.lasting, on_wait=self._wait
+        )
 
     def _form(self, view: View, wakeup: Wakeup) -> AbstractGroup:
         run = self._crew.run
-        return form(view, self.id, self._listener, run.key, self._crew.transport, run.deadlines, wakeup)
+        word: Transport = "auto" if self._crew.hosts else self._crew.transport
+        more = (run.deadlines, wakeup, self._exchange, self._nearby)
+        return form(view, self.id, self._listener, run.key, word, *more)
 
-    def _wait(self, doing: str) -> None:
-        self.waits.append(doing)
+    def _exchange(self, waiting: bool, waited: float) -> None:
+        self.coordinator_link.recorder.exchange(waiting)
+
+    def _wait(self, for_what: str) -> None:
+        self.waits.append(for_what)
         self.waiting.set()
 
     def wait_view(self, number: int) -> None:
         """Until this view, or a later one, is known to this worker."""
-        self.seat.wait_view(number - 1, Deadline.after(10.0), f"view {number} did not come")
+        self.coordinator_link.wait_view(number - 1, Deadline.after(10.0), f"view {number} did not come")
 
     def gather(self, what: str = "a value", value: bytes | None = None) -> Result:
         """The simplest act: everyone's value, by rank."""
-        return self.company.commit(gathering(what, self.id.encode() if value is None else value))
+        return self.worker_group.commit(gathering(what, self.id.encode() if value is None else value))
 
     def die(self) -> None:
-        self.company.close()
+        self.worker_group.close()
         self._listener.close()
-        self.seat.close()
+        if self._nearby is not None:
+            self._nearby.close()
+        self.coordinator_link.close()
 
 
 class Crew:
@@ -72,12 +84,15 @@ class Crew:
         self,
         folder: Path,
         workers: int,
-        transport: Literal["shm", "tcp"] = "shm",
+        transport: Transport = "shm",
         least: int | None = 1,
         deadlines: Deadlines = PATIENT,
+        hosts: str = "",
     ) -> None:
+        """`hosts`: one letter per worker says on which host it is; then the transport is chosen by that."""
+        self.hosts = hosts
         self.folder = folder
-        self.transport = transport
+        self.transport: Transport = "tcp" if hosts else transport
         self.lasting = least is not None
         self.run = Run(folder, workers, least, deadlines)
         with ThreadPoolExecutor(workers) as pool:

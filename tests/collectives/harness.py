@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.cluster.view import Member, View
+from shoal.cluster.view import Member, Nearby, View
 from shoal.collectives.group import AbstractGroup, form
+from shoal.collectives.tree import aligned
 from shoal.config import Deadlines
 from shoal.errors import PeerClosed
 from shoal.wire import Listener, RunKey, Wakeup
@@ -19,26 +20,39 @@ PATIENT = Deadlines(stall=20.0, connect=20.0)
 class Worker:
     """What one thread gets: its place in the view and all that `form` needs."""
 
-    def __init__(self, view: View, me: str, listener: Listener, key: RunKey, transport: Any) -> None:
+    def __init__(
+        self, view: View, me: str, listener: Listener, key: RunKey, transport: Any, nearby: Listener | None = None
+    ) -> None:
         self.view = view
         self.me = me
         self.listener = listener
         self.key = key
         self.transport = transport
+        self.nearby = nearby
         self.wakeup = Wakeup()
 
     def form(self, deadlines: Deadlines = PATIENT, view: View | None = None) -> AbstractGroup:
-        return form(view or self.view, self.me, self.listener, self.key, self.transport, deadlines, self.wakeup)
+        view = view or self.view
+        return form(view, self.me, self.listener, self.key, self.transport, deadlines, self.wakeup, nearby=self.nearby)
 
 
 def make_workers(count: int, transport: str, folder: Path, number: int = 1) -> list[Worker]:
+    """Over "shm", over "tcp", or on hosts, one letter per rank: "aab" are two workers on one and one on another."""
     key = RunKey.new()
-    listeners = [
-        Listener(f"unix:{folder}/{i}.sock" if transport == "shm" else "tcp:127.0.0.1:0", key) for i in range(count)
+    hosts = "" if transport in ("shm", "tcp") else (transport * count)[:count]
+    unix = [Listener(f"unix:{folder}/{i}.sock", key) for i in range(count) if transport != "tcp"]
+    tcp = [Listener("tcp:127.0.0.1:0", key) for _ in range(count) if transport != "shm"]
+    near = [Nearby(host, listener.address) for host, listener in zip(hosts, unix, strict=False)] or [None] * count
+    listeners = tcp or unix
+    members = [
+        Member(f"worker-{i}", "worker", 0, "here", "this one", one.address, nearby)
+        for i, (one, nearby) in enumerate(zip(listeners, near, strict=True))
     ]
-    members = [Member(f"worker-{i}", "worker", 0, "here", one.address) for i, one in enumerate(listeners)]
     view = View.of(number, members)
-    return [Worker(view, f"worker-{i}", listener, key, transport) for i, listener in enumerate(listeners)]
+    return [
+        Worker(view, f"worker-{i}", listener, key, "auto" if hosts else transport, unix[i] if hosts else None)
+        for i, listener in enumerate(listeners)
+    ]
 
 
 def on_each(workers: Sequence[Worker], scene: Callable[[Worker], Any]) -> list[Any]:
@@ -63,6 +77,8 @@ def on_each(workers: Sequence[Worker], scene: Callable[[Worker], Any]) -> list[A
 def close_all(workers: Sequence[Worker]) -> None:
     for worker in workers:
         worker.listener.close()
+        if worker.nearby is not None:
+            worker.nearby.close()
         worker.wakeup.close()
 
 
@@ -88,3 +104,8 @@ def run_group(
     for error in sorted(errors, key=lambda error: isinstance(error, PeerClosed)):
         raise error
     return results
+
+
+def evenly(pieces: int, size: int) -> tuple[range, ...]:
+    """Runs of pieces, one per rank, that differ by at most one."""
+    return aligned(pieces, [pieces // size] * size, [-(-pieces // size)] * size)

@@ -15,24 +15,23 @@ import pytest
 
 from shoal.clock import Deadline
 from shoal.cluster.view import View
-from shoal.collectives import meeting
+from shoal.collectives import messenger
 from shoal.collectives.group import AbstractGroup, PeerGroup
-from shoal.collectives.layout import Layout
-from shoal.collectives.messages import CODEC, Hello, Reduced, Refuse, Welcome
-from shoal.collectives.tree import shares
+from shoal.collectives.layout import VectorLayout
+from shoal.collectives.messages import CODEC, PeerHello, Reduced, RefusePeer, Welcome
 from shoal.config import Deadlines
 from shoal.errors import BadFrame, NoSpace, PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged
 from shoal.wire import Connection, Wakeup, connect
 
-from .harness import Worker, close_all, make_workers, on_each
+from .harness import Worker, close_all, evenly, make_workers, on_each
 
 HASTY = Deadlines(stall=0.3, connect=0.3)
-each_transport = pytest.mark.parametrize("transport", ["shm", "tcp"])
+each_transport = pytest.mark.parametrize("transport", ["shm", "tcp", "aab"])
 
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "GRACE", 0.2)
+    monkeypatch.setattr(messenger, "GRACE", 0.2)
 
 
 @contextlib.contextmanager
@@ -45,9 +44,9 @@ def workers(count: int, transport: str, folder: Path) -> Iterator[list[Worker]]:
 
 
 def reduce_once(group: AbstractGroup, what: str = "fit step 7", floats: int = 300_000) -> None:
-    exchange = group.open(Layout(floats), 1)
+    exchange = group.open(VectorLayout(floats), 1)
     try:
-        exchange.reduce(what, group.size, shares(group.size, (1.0,) * group.size), b"")
+        exchange.reduce(what, group.size, evenly(group.size, group.size), b"")
     finally:
         exchange.close()
 
@@ -58,7 +57,7 @@ def test_a_worker_that_leaves_in_an_exchange_is_named_by_all(transport: str, tmp
         group = worker.form()
         try:
             if worker.me == "worker-1":
-                group.open(Layout(300_000), 1).close()
+                group.open(VectorLayout(300_000), 1).close()
             else:
                 reduce_once(group)
         finally:
@@ -85,7 +84,7 @@ def test_a_worker_that_does_not_come_is_named_at_the_deadline(verb: str, transpo
         "broadcast": lambda group: group.broadcast("weights", arrays),
         "gather_rows": lambda group: group.gather_rows("predict", arrays),
         "scatter": lambda group: group.scatter("batch", [arrays] * 3 if group.rank == 0 else None),
-        "open": lambda group: group.open(Layout(10), 1),
+        "open": lambda group: group.open(VectorLayout(10), 1),
         "reduce": reduce_once,
     }
     all_ended = threading.Barrier(3)
@@ -200,18 +199,18 @@ def test_a_refusal_for_another_reason_is_not_asked_again(tmp_path: Path) -> None
 
 
 def test_who_is_not_awaited_is_refused_and_the_others_still_come(tmp_path: Path) -> None:
-    def impostor(worker: Worker) -> Refuse:
+    def impostor(worker: Worker) -> RefusePeer:
         connection = connect(worker.listener.address, worker.key, CODEC, Deadline.after(10))
         try:
-            connection.send(Hello(1, "worker-7"))
+            connection.send(PeerHello(1, "worker-7"))
             answer = connection.receive(Deadline.after(10))
-            assert isinstance(answer, Refuse)
+            assert isinstance(answer, RefusePeer)
             return answer
         finally:
             connection.close()
 
     with workers(2, "shm", tmp_path) as made:
-        answers: list[Refuse] = []
+        answers: list[RefusePeer] = []
 
         def scene(worker: Worker) -> None:
             if worker.me == "worker-1":
@@ -241,7 +240,7 @@ class Liar:
 
     def __init__(self, worker: Worker) -> None:
         self.connection: Connection = connect(worker.listener.address, worker.key, CODEC, Deadline.after(10))
-        self.connection.send(Hello(1, "worker-1"))
+        self.connection.send(PeerHello(1, "worker-1"))
         assert self.connection.receive(Deadline.after(10)) == Welcome(1, "worker-0")
 
 
@@ -249,8 +248,8 @@ class Liar:
     ("message", "error", "text"),
     [
         (Reduced(1, 1), BadFrame, "worker-1 sent Reduced of exchange 1, which was not expected"),
-        (Hello(1, "worker-1"), BadFrame, "worker-1 sent Hello where none was expected"),
-        (Refuse("busy", "come later"), Refused, "worker-1 refused: come later"),
+        (PeerHello(1, "worker-1"), BadFrame, "worker-1 sent PeerHello where none was expected"),
+        (RefusePeer("busy", "come later"), Refused, "worker-1 refused: come later"),
     ],
     ids=["out of order", "wrong word", "refusal"],
 )
@@ -285,9 +284,9 @@ def test_a_worker_whose_buffers_do_not_fit_is_named(tmp_path: Path) -> None:
     def scene(worker: Worker) -> None:
         group = worker.form()
         assert isinstance(group, PeerGroup)
-        exchange: Any = group.open(Layout(1000), 1)
+        exchange: Any = group.open(VectorLayout(1000), 1)
         if worker.me == "worker-1":
-            exchange._slices = Layout(2000).slices(2, 64)
+            exchange._slices = VectorLayout(2000).slices(2, 64)
             exchange._memory = [[memoryview(bytes(8000))]] * 2
         try:
             exchange.reduce("step", 2, (range(1), range(1, 2)), b"")
@@ -307,7 +306,7 @@ def test_no_space_for_the_gradients_is_said_by_all_and_leaves_nothing(tmp_path: 
     def scene(worker: Worker) -> None:
         group = worker.form()
         try:
-            group.open(Layout(1 << 46), 1)
+            group.open(VectorLayout(1 << 46), 1)
         finally:
             both_done.wait(20)
             group.close()
@@ -327,7 +326,7 @@ def test_a_worker_that_leaves_while_memory_is_shared_is_named_and_nothing_leaks(
             if worker.me == "worker-2":
                 group.gather("opening an exchange", msgspec.msgpack.encode((300_000, 0, 0, 1)))
             else:
-                group.open(Layout(300_000), 1)
+                group.open(VectorLayout(300_000), 1)
         finally:
             group.close()
 

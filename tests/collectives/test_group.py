@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise, starmap
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,14 @@ import pytest
 
 from shoal.collectives import shared
 from shoal.collectives.group import AbstractExchange, AbstractGroup, Alone, PeerGroup
-from shoal.collectives.layout import Array, Layout, Loan
-from shoal.collectives.tree import Node, cover, shares, split
+from shoal.collectives.layout import Array, Loan, VectorLayout
+from shoal.collectives.tree import Node, cover, split
 from shoal.errors import Diverged, UsageError
 
-from .harness import run_group
+from .harness import evenly, run_group
 
-TRANSPORTS = ("shm", "tcp")
-SMALL, LARGE = Layout(1000, 3, 5), Layout(shared.SMALL // 4 + 12_345, 3, 5)
+TRANSPORTS = ("shm", "tcp", "aab")  # see make_workers
+SMALL, LARGE = VectorLayout(1000, 3, 5), VectorLayout(shared.SMALL // 4 + 12_345, 3, 5)
 each_transport = pytest.mark.parametrize("transport", TRANSPORTS)
 each_size = pytest.mark.parametrize("size", [1, 2, 4])
 
@@ -35,7 +36,9 @@ def node_sum(step: int, node: Node, count: int) -> Array:
     return node_sum(step, left, count) + node_sum(step, right, count)
 
 
-def fill(exchange: AbstractExchange, group: AbstractGroup, step: int, held: tuple[range, ...], layout: Layout) -> None:
+def fill(
+    exchange: AbstractExchange, group: AbstractGroup, step: int, held: tuple[range, ...], layout: VectorLayout
+) -> None:
     """Write this worker's partial sums of a step of held[-1].stop pieces."""
     for slot, node in enumerate(cover(held[-1].stop, held[group.rank])):
         vector = exchange.slot(slot)
@@ -47,7 +50,7 @@ def fill(exchange: AbstractExchange, group: AbstractGroup, step: int, held: tupl
 @each_transport
 @pytest.mark.parametrize("layout", [SMALL, LARGE], ids=["small", "large"])
 def test_the_total_is_the_same_bits_for_any_number_of_workers_and_any_shares(
-    transport: str, layout: Layout, tmp_path: Path
+    transport: str, layout: VectorLayout, tmp_path: Path
 ) -> None:
     expected = [node_sum(step, Node(0, 6), layout.f32).tobytes() for step in range(4)]
 
@@ -56,7 +59,8 @@ def test_the_total_is_the_same_bits_for_any_number_of_workers_and_any_shares(
         totals = []
         for step in range(4):
             # Shares that change from step to step, as when workers' speeds do.
-            held = shares(6, tuple(1.0 + (rank + step) % 3 for rank in range(group.size)))
+            bounds = [0, *sorted((step + 2 * rank) % 7 for rank in range(1, group.size)), 6]
+            held = tuple(starmap(range, pairwise(bounds)))
             fill(exchange, group, step, held, layout)
             note = f"{group.rank} at {step}".encode()
             total, notes = exchange.reduce(f"step {step}", 6, held, note)
@@ -73,12 +77,12 @@ def test_the_total_is_the_same_bits_for_any_number_of_workers_and_any_shares(
 
 @each_transport
 @pytest.mark.parametrize("layout", [SMALL, LARGE], ids=["small", "large"])
-def test_what_is_lent_counts_as_if_it_were_written(transport: str, layout: Layout, tmp_path: Path) -> None:
+def test_what_is_lent_counts_as_if_it_were_written(transport: str, layout: VectorLayout, tmp_path: Path) -> None:
     """Loans of odd sizes, with gaps that are written, across the borders of everyone's slices."""
     edges = [0, layout.f32 // 7, layout.f32 // 2 + 3, layout.f32 - 5]
 
     def train(group: AbstractGroup) -> list[bytes]:
-        held = shares(group.size, (1.0,) * group.size)
+        held = evenly(group.size, group.size)
         exchange = group.open(layout, 1)
         totals = []
         for step in range(3):
@@ -113,8 +117,8 @@ def test_what_a_worker_wrote_stays_until_the_commit(transport: str, tmp_path: Pa
 @each_transport
 def test_many_steps_of_workers_that_run_ahead_of_each_other(transport: str, tmp_path: Path) -> None:
     def train(group: AbstractGroup) -> None:
-        exchange = group.open(Layout(64), 1)
-        held = shares(group.size, (1.0,) * group.size)
+        exchange = group.open(VectorLayout(64), 1)
+        held = evenly(group.size, group.size)
         for step in range(200):
             exchange.slot(0).f32[:] = step + group.rank
             total, _ = exchange.reduce(f"step {step}", group.size, held, b"")
@@ -141,14 +145,14 @@ def test_two_exchanges_are_open_at_once(transport: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_over_sockets_a_worker_sends_no_more_than_it_must(size: int, tmp_path: Path) -> None:
     """2 (N - 1) / N of a vector each, for one partial sum each, beside some headers."""
-    layout = Layout(16 * 12 * 1000)
+    layout = VectorLayout(16 * 12 * 1000)
 
     def count(group: AbstractGroup) -> int:
         assert isinstance(group, PeerGroup)
         exchange = group.open(layout, 1)
         connections = group._meeting._connections.values()
         before = sum(connection.bytes_sent for connection in connections)
-        exchange.reduce("step", size, shares(size, (1.0,) * size), b"")
+        exchange.reduce("step", size, evenly(size, size), b"")
         sent = sum(connection.bytes_sent for connection in connections) - before
         exchange.close()
         return sent
@@ -156,6 +160,30 @@ def test_over_sockets_a_worker_sends_no_more_than_it_must(size: int, tmp_path: P
     must = 2 * (size - 1) * layout.nbytes // size
     for sent in run_group(size, "tcp", tmp_path, count):
         assert must <= sent <= must + 400 * (size - 1)
+
+
+@pytest.mark.parametrize(("hosts", "sums"), [("aabb", 1), ("abab", 2)], ids=["by rank", "interleaved"])
+def test_between_hosts_each_element_crosses_once_per_sum_of_a_host(hosts: str, sums: int, tmp_path: Path) -> None:
+    """Half a vector per sum and half a vector of totals, whatever the number of a host's workers."""
+    layout = VectorLayout(16 * 12 * 1000)
+
+    def count(group: AbstractGroup) -> tuple[int, int]:
+        assert isinstance(group, PeerGroup)
+        exchange = group.open(layout, 1)
+        connections = group._meeting._connections
+        before = {rank: connection.bytes_sent for rank, connection in connections.items()}
+        exchange.reduce("step", 4, evenly(4, 4), b"")
+        sent = {rank: connections[rank].bytes_sent - before[rank] for rank in connections}
+        exchange.close()
+        near = [rank for rank in sent if hosts[rank] == hosts[group.rank]]
+        return sum(sent[rank] for rank in near), sum(sent[rank] for rank in sent if rank not in near)
+
+    counts = run_group(4, hosts, tmp_path, count)
+    assert all(near < 300 for near, _ in counts)
+    for host in "ab":
+        crossed = sum(far for rank, (_, far) in enumerate(counts) if hosts[rank] == host)
+        must = (sums + 1) * layout.nbytes // 2
+        assert must <= crossed <= must + 4 * 400
 
 
 def test_over_shared_memory_only_headers_are_sent(tmp_path: Path) -> None:
@@ -261,7 +289,7 @@ def test_scripts_that_diverge_are_told_both_sides(transport: str, tmp_path: Path
 
 def test_layouts_that_differ_are_named(tmp_path: Path) -> None:
     with pytest.raises(Diverged, match=r"wants \(f32, f64, i64, slots\) = .*, worker-"):
-        run_group(2, "shm", tmp_path, lambda group: group.open(Layout(10 + group.rank), 1))
+        run_group(2, "shm", tmp_path, lambda group: group.open(VectorLayout(10 + group.rank), 1))
 
 
 def test_shares_on_which_workers_disagree_are_found_out(tmp_path: Path) -> None:
@@ -292,7 +320,7 @@ def test_more_partial_sums_than_slots_are_refused(size: int, tmp_path: Path) -> 
 
 
 def test_a_total_can_be_read_while_the_next_gradient_is_written_when_alone() -> None:
-    exchange = Alone("worker-0").open(Layout(4), 1)
+    exchange = Alone("worker-0").open(VectorLayout(4), 1)
     exchange.slot(0).f32[:] = 1
     total, notes = exchange.reduce("step 0", 8, (range(8),), b"note")
     exchange.slot(0).f32[:] = 2

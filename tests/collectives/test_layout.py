@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.collectives.adder import CHUNK_BYTES, Adder
-from shoal.collectives.layout import LINE, PAGE, Array, Layout, Vector
+from shoal.collectives.layout import LINE, PAGE, Array, Vector, VectorLayout
 from shoal.collectives.tree import Node, additions
 from shoal.errors import UsageError
 
-layouts = st.builds(Layout, st.integers(0, 5000), st.integers(0, 600), st.integers(0, 600))
+layouts = st.builds(VectorLayout, st.integers(0, 5000), st.integers(0, 600), st.integers(0, 600))
 
 
-def filled(layout: Layout, seed: int) -> Vector:
+def filled(layout: VectorLayout, seed: int) -> Vector:
     vector = layout.vector(bytearray(layout.nbytes))  # type: ignore[arg-type]
     random = np.random.default_rng(seed)
     vector.f32[:] = random.standard_normal(layout.f32)
@@ -23,7 +23,7 @@ def filled(layout: Layout, seed: int) -> Vector:
 
 
 @given(layouts)
-def test_sections_do_not_overlap_and_start_on_cache_lines(layout: Layout) -> None:
+def test_sections_do_not_overlap_and_start_on_cache_lines(layout: VectorLayout) -> None:
     end = 0
     for section in layout.sections:
         assert section.offset >= end
@@ -39,7 +39,7 @@ def test_sections_do_not_overlap_and_start_on_cache_lines(layout: Layout) -> Non
 
 
 @given(layouts, st.integers(1, 9), st.sampled_from([LINE, PAGE]))
-def test_slices_are_all_of_the_vector_once(layout: Layout, parts: int, grain: int) -> None:
+def test_slices_are_all_of_the_vector_once(layout: VectorLayout, parts: int, grain: int) -> None:
     slices = layout.slices(parts, grain)
     assert [byte for part in slices for byte in part] == list(range(layout.nbytes))
     assert all(part.start % grain == 0 for part in slices if part)
@@ -51,7 +51,7 @@ def test_slices_are_all_of_the_vector_once(layout: Layout, parts: int, grain: in
 
 
 @given(layouts, st.integers(1, 6), st.integers(1, 4))
-def test_adding_slice_by_slice_gives_the_bits_of_the_tree(layout: Layout, pieces: int, parts: int) -> None:
+def test_adding_slice_by_slice_gives_the_bits_of_the_tree(layout: VectorLayout, pieces: int, parts: int) -> None:
     leaves = tuple(Node(i, i + 1) for i in range(pieces))
     program = additions(pieces, leaves)
     inputs = [filled(layout, seed) for seed in range(pieces)]
@@ -70,7 +70,7 @@ def test_adding_slice_by_slice_gives_the_bits_of_the_tree(layout: Layout, pieces
 
 
 def test_vectors_of_many_chunks_are_added_whole() -> None:
-    layout = Layout(3 * CHUNK_BYTES // 4 + 17, 5, CHUNK_BYTES // 8 + 1)
+    layout = VectorLayout(3 * CHUNK_BYTES // 4 + 17, 5, CHUNK_BYTES // 8 + 1)
     inputs = [filled(layout, seed) for seed in range(5)]
     result = filled(layout, 99)
     Adder(layout).add(additions(5, tuple(Node(i, i + 1) for i in range(5))), inputs, result)
@@ -80,7 +80,7 @@ def test_vectors_of_many_chunks_are_added_whole() -> None:
 
 
 def test_an_overflow_is_data_and_no_warning() -> None:
-    layout = Layout(2)
+    layout = VectorLayout(2)
     inputs = [filled(layout, 0) for _ in range(2)]
     inputs[0].f32[:] = [3e38, np.inf]
     inputs[1].f32[:] = [3e38, -np.inf]
@@ -92,10 +92,10 @@ def test_an_overflow_is_data_and_no_warning() -> None:
 
 def test_a_negative_count_is_refused() -> None:
     with pytest.raises(UsageError, match="negative"):
-        Layout(-1)
+        VectorLayout(-1)
 
 
 def test_private_memory_lies_on_a_cache_line():
     for f32 in (1, 100, 5000):
-        vector = Layout(f32, 3, 2).vector(Layout(f32, 3, 2).memory())
+        vector = VectorLayout(f32, 3, 2).vector(VectorLayout(f32, 3, 2).memory())
         assert all(section.ctypes.data % 64 == 0 for section in vector)

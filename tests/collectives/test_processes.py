@@ -21,8 +21,8 @@ from pathlib import Path
 import msgspec, numpy as np
 from shoal.cluster.view import View
 from shoal.collectives.group import form
-from shoal.collectives.layout import Layout
-from shoal.collectives.tree import cover, shares
+from shoal.collectives.layout import VectorLayout
+from shoal.collectives.tree import aligned, cover
 from shoal.config import Deadlines
 from shoal.errors import PeerClosed
 from shoal.wire import Listener, RunKey, Wakeup
@@ -33,8 +33,8 @@ listener = Listener(f"unix:{folder}/{me}.sock" if transport == "shm" else "tcp:1
 print(listener.address, flush=True)
 view = msgspec.json.decode(sys.stdin.readline(), type=View)
 group = form(view, me, listener, key, transport, Deadlines(stall=30.0), Wakeup())
-exchange = group.open(Layout(floats), 4)
-held = shares(6, (1.0,) * group.size)
+exchange = group.open(VectorLayout(floats), 4)
+held = aligned(6, [6 // group.size] * group.size, [-(-6 // group.size)] * group.size)
 digest = hashlib.sha256()
 try:
     for step in range(10**6 if "forever" in sys.argv else 5):
@@ -71,7 +71,7 @@ class Run:
         ]
         addresses = [self.line(i) for i in range(size)]
         members = [
-            {"id": me, "role": "worker", "pid": p.pid, "host": "here", "address": address}
+            {"id": me, "role": "worker", "pid": p.pid, "host": "here", "machine": "this one", "address": address}
             for me, p, address in zip(ids, self.processes, addresses, strict=True)
         ]
         view = View.of(1, [Member(**member) for member in members])  # type: ignore[arg-type]

@@ -7,23 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.collectives.resync import Orders, Standing, resync
+from shoal.collectives.resync import Orders, WorkerStanding, resync
 from shoal.errors import Diverged
 
-NEW = Standing()
+NEW = WorkerStanding()
 
 
-def at(acts: int) -> Standing:
+def at(acts: int) -> WorkerStanding:
     """In the middle of something."""
-    return Standing(acts)
+    return WorkerStanding(acts)
 
 
-def between(acts: int) -> Standing:
+def between(acts: int) -> WorkerStanding:
     """Between two steps."""
-    return Standing(acts, between_steps=True)
+    return WorkerStanding(acts, between_steps=True)
 
 
-def orders(*standings: Standing) -> Orders:
+def orders(*standings: WorkerStanding) -> Orders:
     return resync([f"worker-{rank}" for rank in range(len(standings))], standings)
 
 
@@ -56,7 +56,7 @@ def orders(*standings: Standing) -> Orders:
         "a newcomer before anything was done",
     ],
 )
-def test_who_gives_what_to_whom(standings: list[Standing], expected: Orders) -> None:
+def test_who_gives_what_to_whom(standings: list[WorkerStanding], expected: Orders) -> None:
     assert orders(*standings) == expected
 
 
@@ -72,19 +72,19 @@ def test_newcomers_among_themselves_know_nothing() -> None:
 
 def test_a_standing_survives_the_wire() -> None:
     for standing in (NEW, at(0), at(7), between(7)):
-        assert msgspec.msgpack.decode(msgspec.msgpack.encode(standing), type=Standing) == standing
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(standing), type=WorkerStanding) == standing
 
 
 @st.composite
-def torn_apart(draw: st.DrawFn) -> list[Standing]:
+def torn_apart(draw: st.DrawFn) -> list[WorkerStanding]:
     """A view's members after a loss: at most one act apart, newcomers among them, at least one who is none."""
     acts = draw(st.integers(1, 100))
-    known = draw(st.lists(st.builds(Standing, st.sampled_from([acts, acts - 1]), st.booleans()), min_size=1))
+    known = draw(st.lists(st.builds(WorkerStanding, st.sampled_from([acts, acts - 1]), st.booleans()), min_size=1))
     return list(draw(st.permutations(known + [NEW] * draw(st.integers(0, 4)))))
 
 
 @given(torn_apart())
-def test_everyone_gets_what_it_lacks_from_one_who_has_it(standings: list[Standing]) -> None:
+def test_everyone_gets_what_it_lacks_from_one_who_has_it(standings: list[WorkerStanding]) -> None:
     given = orders(*standings)
     most = max(standing.acts for standing in standings if standing.acts is not None)
     for rank, standing in enumerate(standings):
@@ -96,7 +96,9 @@ def test_everyone_gets_what_it_lacks_from_one_who_has_it(standings: list[Standin
 
 
 @given(torn_apart())
-def test_newcomers_are_let_in_just_when_someone_can_tell_them_all_that_was_done(standings: list[Standing]) -> None:
+def test_newcomers_are_let_in_just_when_someone_can_tell_them_all_that_was_done(
+    standings: list[WorkerStanding],
+) -> None:
     given = orders(*standings)
     most = max(standing.acts for standing in standings if standing.acts is not None)
     able = any(standing.acts == most and standing.between_steps for standing in standings)
@@ -121,7 +123,7 @@ def standing_after(given: Orders, acts: list[int]) -> list[int]:
 
 
 def test_newcomers_among_themselves_go_on_from_what_all_have_found():
-    found = Standing(has_found=True)
+    found = WorkerStanding(has_found=True)
     assert orders(found, found) == Orders(0, anew=True)
     assert orders(found, between(3)) == Orders(1, newcomers=frozenset({0}))
     with pytest.raises(Diverged, match="nobody knows where the run stands"):

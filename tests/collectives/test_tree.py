@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.collectives.layout import Array
-from shoal.collectives.tree import Add, Node, additions, cover, registers, shares, split
+from shoal.collectives.tree import Add, Node, additions, aligned, cover, registers, split
 from shoal.errors import UsageError
+
+from .harness import evenly
 
 
 def gradients(pieces: int, seed: int) -> list[Array]:
@@ -113,7 +115,7 @@ def test_runs_that_are_not_of_the_pieces_are_refused(held: range) -> None:
 
 @given(st.integers(1, 64), st.integers(1, 12))
 def test_equal_workers_get_equal_shares(pieces: int, size: int) -> None:
-    held = shares(pieces, (1.0,) * size)
+    held = evenly(pieces, size)
     counts = [len(run_) for run_ in held]
     assert [piece for run_ in held for piece in run_] == list(range(pieces))
     assert max(counts) - min(counts) <= 1
@@ -121,7 +123,7 @@ def test_equal_workers_get_equal_shares(pieces: int, size: int) -> None:
 
 @pytest.mark.parametrize(("pieces", "size"), [(4, 4), (4, 3), (8, 2), (8, 4), (6, 3), (6, 4), (16, 4), (7, 3), (5, 8)])
 def test_equal_shares_of_such_numbers_are_one_partial_sum_each(pieces: int, size: int) -> None:
-    assert all(len(cover(pieces, held)) <= 1 for held in shares(pieces, (1.0,) * size))
+    assert all(len(cover(pieces, held)) <= 1 for held in evenly(pieces, size))
 
 
 def test_among_equal_shares_the_covers_are_smallest() -> None:
@@ -133,7 +135,7 @@ def test_among_equal_shares_the_covers_are_smallest() -> None:
             for lucky in itertools.combinations(range(size), extra)
             for counts in [cover_sizes(pieces, [low + (rank in lucky) for rank in range(size)])]
         )
-        found = [len(cover(pieces, held)) for held in shares(pieces, (1.0,) * size)]
+        found = [len(cover(pieces, held)) for held in evenly(pieces, size)]
         assert (max(found), sum(found)) == best
 
 
@@ -142,23 +144,9 @@ def cover_sizes(pieces: int, counts: list[int]) -> list[int]:
     return [len(cover(pieces, range(a, b))) for a, b in itertools.pairwise(bounds)]
 
 
-@given(st.integers(1, 32), st.lists(st.floats(0.1, 10.0), min_size=1, max_size=6).map(tuple))
-def test_unequal_shares_make_the_slowest_as_fast_as_can_be(pieces: int, weights: tuple[float, ...]) -> None:
-    held = shares(pieces, weights)
-    assert [piece for run_ in held for piece in run_] == list(range(pieces))
-    slowest = max(len(run_) / weight for run_, weight in zip(held, weights, strict=True))
-    # In less time, all together could not do all pieces.
-    assert sum(sum(1 for n in range(1, pieces + 1) if n / weight < slowest) for weight in weights) < pieces
-
-
-def test_a_worker_without_weight_gets_nothing_and_the_fast_one_more() -> None:
-    assert shares(8, (1.0, 3.0)) == (range(2), range(2, 8))
-    assert shares(4, (1.0, 0.0, 1.0)) == (range(2), range(2, 2), range(2, 4))
-
-
 @pytest.mark.parametrize(
-    ("pieces", "weights"), [(0, (1.0,)), (4, ()), (4, (0.0, 0.0)), (4, (1.0, -1.0)), (4, (float("nan"),))]
+    ("least", "most"), [([3, 2], [4, 2]), ([0, 0], [2, 1]), ([2, 0], [1, 4])], ids=["too many", "too few", "crossed"]
 )
-def test_impossible_shares_are_refused(pieces: int, weights: tuple[float, ...]) -> None:
-    with pytest.raises(UsageError, match="cannot share"):
-        shares(pieces, weights)
+def test_impossible_runs_are_refused(least: list[int], most: list[int]) -> None:
+    with pytest.raises(UsageError, match="cannot cut 4 pieces"):
+        aligned(4, least, most)

@@ -112,6 +112,14 @@ def has_symbol(path: Path, symbol: str) -> bool:
 
 def source_strings() -> list[str]:
     """Every string in the source, as far as it is fixed."""
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [node.value for node in _nodes() if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+def source_classes() -> set[str]:
+    """The name of every class in the source."""
+    return {node.name for node in _nodes() if isinstance(node, ast.ClassDef)}
+
+
+def _nodes() -> Iterator[ast.AST]:
+    for path in SOURCE.rglob("*.py"):
+        yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import re
 import subprocess
@@ -17,9 +18,9 @@ import shoal
 from shoal import cli
 from shoal.cli import checkpoint as checkpoint_verb
 from shoal.cli import run as run_verb
-from shoal.cli import status as status_verb
+from shoal.launch import local
 
-from .pages import PAGES, ROOT, SOURCE, Page, has_symbol, read, slug, source_strings
+from .pages import PAGES, ROOT, SOURCE, Page, has_symbol, read, slug, source_classes, source_strings
 
 LIMIT = 100.0  # seconds for one page's code; only a broken one takes so long
 READ = [read(path) for path in PAGES]
@@ -34,7 +35,7 @@ def environ(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     (hidden / "tensorflow.py").write_text("raise ImportError('not needed here, and slow to start')\n")
     return {
         **os.environ,
-        "PYTHONPATH": str(hidden),
+        "PYTHONPATH": os.pathsep.join([str(hidden), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "XDG_RUNTIME_DIR": str(tmp_path_factory.mktemp("r")),  # short: a unix socket's path holds 107 bytes
         "XDG_STATE_HOME": str(tmp_path / "state"),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
@@ -42,7 +43,11 @@ def environ(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 def shoal_runs(words: list[str], folder: Path, environ: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "shoal", *words]
+    python_runs(["-m", "shoal", *words], folder, environ)
+
+
+def python_runs(words: list[str], folder: Path, environ: dict[str, str]) -> None:
+    command = [sys.executable, *words]
     result = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=LIMIT)
     assert result.returncode == 0, f"{result.stdout[-2000:]}\n{result.stderr[-4000:]}"
 
@@ -60,15 +65,15 @@ def test_commands_that_are_to_be_run_do_run(page: Page, tmp_path: Path, environ:
         (tmp_path / name).write_text(code)
     commands = [words for block in page.blocks if block.directive == "run" for words in block.commands()]
     assert commands
+    runs = {"shoal": shoal_runs, "python": python_runs}
     for words in commands:
-        assert words[0] == "shoal"
-        shoal_runs(words[1:], tmp_path, environ)
+        runs[words[0]](words[1:], tmp_path, environ)
 
 
 @each_page
 def test_commands_are_understood(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_verb, "launch", lambda plan, environ: 0)
+    monkeypatch.setattr(local, "launch", lambda plan, environ, claimed: local.Ended(True, 0, ""))
     shells = [block for block in page.blocks if block.language in ("bash", "console", "sh") and block.is_checked]
     for words in (words for block in shells for words in block.commands()):
         match words:
@@ -76,12 +81,12 @@ def test_commands_are_understood(page: Page, tmp_path: Path, monkeypatch: pytest
                 make_script(rest)
                 result = CliRunner().invoke(cli.main, ["run", *rest])
                 assert result.exit_code == 0, f"{words}: {result.output}"
-            case ["shoal", "status", *rest]:
-                status_verb.status.make_context("status", rest)
-            case ["shoal", "drain" | "scale" | "join" as verb, *rest]:
+            case ["shoal", "status" | "top" | "story" | "doctor" | "drain" | "scale" | "join" as verb, *rest]:
                 verb_of(verb).make_context(verb, rest)
             case ["shoal", "checkpoint", verb, *rest]:
                 checkpoint_verb.checkpoint.commands[verb].make_context(verb, rest)
+            case ["python", script]:
+                assert script in page.files()
             case ["make", target]:
                 assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), words
             case ["pip", "install", "-e", what]:
@@ -137,6 +142,14 @@ def test_files_and_functions_that_are_named_exist(page: Page) -> None:
             assert place(name).exists(), code
 
 
+@pytest.mark.parametrize("page", [page for page in READ if "journey" in page.name], ids=lambda page: page.name)
+def test_classes_that_a_journey_names_exist(page: Page) -> None:
+    real = {*source_classes(), *vars(builtins)}
+    named = {found[1] for code in page.codes() if (found := re.fullmatch(r"([A-Z]\w*[a-z]\w*)(?:[.(].*)?", code))}
+    assert named, page.name
+    assert named <= real
+
+
 def place(name: str) -> Path:
     """Where a file is that a page names: from the root, or from src/shoal."""
     return ROOT / name if (ROOT / name).exists() else SOURCE / name
@@ -145,7 +158,7 @@ def place(name: str) -> Path:
 @each_page
 def test_options_that_are_named_are_real(page: Page) -> None:
     verbs = map(verb_of, cli.main.list_commands(click.Context(cli.main)))
-    real = {option for verb in verbs for param in verb.params for option in param.opts}
+    real = {option for verb in verbs for param in verb.params for option in (*param.opts, *param.secondary_opts)}
     named = {option for code in page.codes() for option in re.findall(r"(?:^|\s)(--[a-z][a-z-]*)", code)}
     assert named <= real
 

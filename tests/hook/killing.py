@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from shoal.wire import slate
+from shoal.observe.phases import Activity, Phase
+from shoal.wire import status_page
 
 from .runs import Going
 
@@ -27,6 +28,7 @@ class Killer:
 
     def members(self, kind: str) -> dict[str, int]:
         found = {}
+        assert self._run.process.poll() is None, f"the run is over: {self._run.said()[-5000:]}"
         for child in psutil.Process(self._run.process.pid).children():
             try:
                 words = child.cmdline()
@@ -53,13 +55,13 @@ class Killer:
     def pause(self, longest: float) -> None:
         time.sleep(self._random.uniform(0.0, longest))
 
-    def doing(self, id: str) -> tuple[int, str]:
-        """The last word on a member's slate."""
-        found = [slate.read(path) for path in self._folder.glob(f"shoal/*/{id}.slate")]
-        return next((read for read in found if read), (0, ""))
+    def doing(self, id: str) -> tuple[int, Activity]:
+        """The last word on a member's status page."""
+        found = [status_page.read(path) for path in self._folder.glob(f"shoal/*/{id}.status")]
+        return next((read for read in found if read), (0, Activity()))
 
     def is_whole(self) -> bool:
         """Three servers serve, and every shard has its two copies, as far as the run has said."""
         said = self._run.said()
-        serving = sum(self.doing(id)[1] == "serving" for id in self.members("server"))
+        serving = sum(self.doing(id)[1].phase is Phase.SERVING for id in self.members("server"))
         return serving == 3 and said.rfind("fewer than 2 copies") <= said.rfind("every shard has 2 copies again")

@@ -35,7 +35,7 @@ class WarmProcesses:
 
     def get(self, kind: Literal["plain", "shoal"], backend: str) -> Warm:
         if (kind, backend) not in self._found:
-            environ = of_worker({**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}, backend, 1, True, 0)
+            environ = of_worker({**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}, 1, True, 0)
             self._found[kind, backend] = Warm(kind, backend, environ)
         return self._found[kind, backend]
 

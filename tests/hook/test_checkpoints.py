@@ -79,6 +79,24 @@ def test_a_run_whose_launcher_is_ended_writes_a_checkpoint_and_ends(
     assert run.ask("checkpoint", "verify", found[0]).returncode == 0
 
 
+def test_a_run_that_loses_its_folder_for_good_writes_a_checkpoint_and_says_why_it_ends(trainings: Trainings) -> None:
+    folder = trainings.folder / "homeless"
+    options = ["-n", 2, "--pieces", 4, "--threads", 1, "--backend", "torch", "--checkpoint", folder]
+    home = Path(trainings.environ["XDG_RUNTIME_DIR"]) / "shoal"
+    with Going(trainings, ["run", *options, SCRIPTS / "until_told.py", "never"]) as run:
+        run.until("it trains", lambda: any(worker["step"] > 2 for worker in run.workers().values()))
+        gone = home.rename(home.with_name("gone"))
+        home.touch()
+        shutil.rmtree(gone)
+        try:
+            assert run.end() == 1, run.said()
+        finally:
+            home.unlink()
+    assert "the run ended: its folder was deleted, and can't be made anew" in run.said()
+    (found,) = folder.glob("step-*")
+    assert run.ask("checkpoint", "verify", found).returncode == 0
+
+
 def test_what_is_too_large_for_a_checkpoint_is_named_when_it_is_missed(trainings: Trainings) -> None:
     folder = trainings.folder / "large"
     succeeded(trainings.shoal("torch", f"-n 2 --checkpoint {folder}", "large_result.py"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.hook.compile_once import SharedCache
+from shoal.hook.backends.jax.compile_once import SharedCache
 
 from .runs import Trainings, succeeded
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.hook.resuming import Listed, differences
+from shoal.training.resuming import Listed, differences
 
 MODEL: Listed = {
     "trainable": [("dense/kernel", (4, 3)), ("dense/bias", (3,))],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -113,6 +115,23 @@ def test_whoever_is_killed_no_update_is_lost_or_doubled(trainings: Trainings) ->
         assert history["ledger"] == [EVERY_SAMPLE_ONCE] * len(history["ledger"])
         assert one == found[0]
     assert all(int(most) <= 3 for _, _, most, _ in OBSERVED.findall(said))
+    epochs, lost = len(found[0]["history"][0]["ledger"]), killer.killed["worker"] + killer.killed["server"]
+    assert (
+        f"shoal: 1 fit, 1 evaluation, 1 prediction · {13 * epochs:,} steps · {SAMPLES * epochs:,} samples · 3 workers"
+        in said
+    )
+    assert f", {lost} losses survived" in said.splitlines()[-1]
+
+
+def test_losses_in_float16_are_scaled_by_what_the_servers_say_also_asynchronously(trainings: Trainings) -> None:
+    losses = []
+    for name, train in (
+        ("plain", partial(trainings.plain, "torch")),
+        ("served", partial(trainings.shoal, "torch", "-n 1 --strategy ps --servers 1 --staleness inf")),
+    ):
+        succeeded(train("half_precision.py", trainings.folder / name))
+        losses.append(json.loads((trainings.folder / name).read_text()))
+    assert losses[1] == pytest.approx(losses[0], rel=0.2, abs=0.02)
 
 
 @pytest.mark.timeout(300)
@@ -129,6 +148,7 @@ def test_newcomers_go_on_when_nobody_is_left_who_was_there_when_the_epoch_began(
             run.until(f"{new} computes", lambda new=new: killer.doing(new)[0] > 0)
         slow.unlink()
         assert run.end() == 0, run.said()[-5000:]
+        assert "1 fit, 1 evaluation, 1 prediction · 39 steps · 600 samples · 2 workers, 2 losses survived" in run.said()
     found = told(folder)
     assert len(found) == 2
     assert found[0] == found[1]

@@ -17,11 +17,11 @@ def free_port() -> int:
 
 
 def test_workers_come_and_leave_while_it_trains_and_the_weights_do_not_tell(trainings: Trainings) -> None:
-    enough, ticket = trainings.folder / "enough", trainings.folder / "ticket"
+    enough, token = trainings.folder / "enough", trainings.folder / "ticket"
     script = SCRIPTS / "until_told.py"
     address = f"127.0.0.1:{free_port()}"
     options = ["--backend", "torch", "-n", "1:2", "--pieces", 4, "--threads", 1]
-    options += ["--transport", "tcp", "--address", address, "--key-file", ticket]
+    options += ["--transport", "tcp", "--address", address, "--key-file", token]
 
     def training() -> set[str]:
         return {id for id, state in run.states().items() if state == "training"}
@@ -38,7 +38,7 @@ def test_workers_come_and_leave_while_it_trains_and_the_weights_do_not_tell(trai
         os.kill(run.workers()["worker-1"]["pid"], signal.SIGTERM)  # as a machine that is about to be taken does
         run.until("it has left", lambda: "worker-1" not in training())
 
-        with Going(trainings, ["join", address, "--key-file", ticket, script, enough]) as guest:
+        with Going(trainings, ["join", address, "--key-file", token, script, enough]) as guest:
             run.until("a guest comes", lambda: "worker-1000" in training())
             enough.touch()
             assert run.end() == 0, run.said()

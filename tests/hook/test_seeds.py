@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shoal.hook.seeds import Seeds
+from shoal.training.seeds import Seeds
 
 
 def make() -> Seeds:

@@ -64,7 +64,7 @@ def test_an_overflow_changes_the_scale_alone_and_one_scale_is_lowered_once(told:
 
 def test_metrics_reset_with_the_epoch_and_statistics_do_not(told: Any) -> None:
     # Of the epochs 0, 0, 1, 0 (late), 1 and 3: metrics, then a statistic.
-    assert [(total, count) for total, count, _ in told["resets"]] == [
+    assert [(total, count) for total, count, _, _ in told["resets"]] == [
         (0.5, 2),
         (1.0, 4),
         (0.5, 2),
@@ -72,7 +72,8 @@ def test_metrics_reset_with_the_epoch_and_statistics_do_not(told: Any) -> None:
         (1.0, 4),
         (0.5, 2),
     ]
-    assert [statistic for _, _, statistic in told["resets"]] == [0.25, 0.5, 0.75, 1.0, 1.25, 1.5]
+    assert [statistic for _, _, statistic, _ in told["resets"]] == [0.25, 0.5, 0.75, 1.0, 1.25, 1.5]
+    assert [epoch for *_, epoch in told["resets"]] == [0, 0, 1, 1, 1, 3]
 
 
 def test_a_learning_rate_is_used_from_the_next_update_on_unless_a_schedule_tells_it(told: Any) -> None:
@@ -155,7 +156,7 @@ def test_what_a_table_does_not_have_or_can_not_do_is_named(told: Any) -> None:
         "initializer": "RandomUniform, RandomNormal, Zeros, Ones and Constant",
         "clipnorm": "this Adam looks at whole tensors",
         "float16": "use mixed_bfloat16",
-        "not trained": "Call fit first",
+        "not trained": "Call fit, evaluate or predict of its model first",
     }
     assert found.keys() == expected.keys()
     assert {name: found[name] for name, words in expected.items() if not re.search(words, found[name])} == {}

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 
-from shoal.hook.sharded_embedding import ShardedEmbedding  # Keras must know it to load a model that has one
+from shoal.hook.tables.sharded_embedding import ShardedEmbedding  # Keras must know it to load a model that has one
 
 from .killing import Killer
 from .runs import SCRIPTS, Going, Trainings, newest, succeeded, told
@@ -33,7 +33,7 @@ def is_the_same(found: Path, expected: Path) -> None:
         assert ours.keys() == others.keys()
         assert all(ours[name] == pytest.approx(others[name], abs=1e-4) for name in ours)
     assert mine["tested"] == pytest.approx(theirs["tested"], abs=1e-4)
-    for name in ("predicted", "rows"):
+    for name in ("predicted", "rows", "looked"):
         np.testing.assert_allclose(mine[name], theirs[name], atol=1e-4)
 
 
@@ -56,8 +56,10 @@ def test_two_workers_train_one_table_and_see_the_same(trainings: Trainings) -> N
     succeeded(trainings.shoal("torch", options, "tables.py", folder, "adagrad"))
     first, second = told(folder)
     assert first == second
-    losses = [loss for fit in (0, 1, 3) for loss in first["history"][fit]["loss"]]  # the other model's is 2
-    assert losses == sorted(losses, reverse=True)  # each fit goes on where the one before ended
+    # Stale weights make other steps, but not another training: every epoch of every fit comes to about the same loss.
+    (alone,) = told(plain(trainings, "torch", "adagrad"))
+    for ours, theirs in zip(first["history"], alone["history"], strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.1)
 
 
 @pytest.mark.timeout(300)

@@ -25,9 +25,26 @@ TROUBLES = {
         r"(all 2 workers|worker-\d and worker-\d) raised ArithmeticError: a pixel is negative at .*"
         r"\(computing piece \d+: sample 13\)",  # a third may have come in the place of the first
     ),
+    "caught_on_one": (
+        "-n 2",
+        r"worker-0 raised ArithmeticError: worker-1 has left this call with ArithmeticError: the numbers do not add "
+        r"up; its script caught that and went on, which ends the call on all workers at step 5",
+    ),
+    "caught_and_over": ("-n 2", r"worker-0 raised ArithmeticError: worker-1 has left this call with ArithmeticError"),
+    "caught_before_a_file": (
+        "-n 2",
+        r"worker-1 raised ArithmeticError: worker-0 has left this call with .*waiting for the chief to save_weights",
+    ),
+    "a_file_that_can_not_be_written": (
+        "-n 2",
+        r"(?s)(all 2 workers|worker-\d) raised FileNotFoundError: .*/nowhere/second.keras",
+    ),
+    "caught_by_a_server": (
+        "-n 1 --strategy ps --servers 1 --max-restarts 1",
+        r"server-\d.* raised CannotServe: CannotDistribute: a server can't make its own Forgetful",
+    ),
     "dies": ("-n 2 --fail-fast", r"worker-1 .*(was killed by SIGKILL).* at step 5"),
     "stops": ("-n 2 --fail-fast --timeout 2", r"worker-1 .*silent for \d\.\d s \(deadline 2\.0 s\) at step 5.*stopped"),
-    "trains_by_hand": ("-n 2", r"CannotDistribute: train_on_batch\(\).*Use fit\(\)"),
 }
 
 

@@ -4,59 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 
 import pytest
+from tests.network import FIRST, Hosts, may_make_hosts
 
 from .runs import SCRIPTS, Going, Trainings
-
-FIRST, SECOND = "10.213.77.1", "10.213.77.2"
-
-
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
-
-
-class Hosts:
-    """Two hosts with one cable between them."""
-
-    def __init__(self) -> None:
-        self.names = tuple(f"shoal{os.getpid()}{side}" for side in "ab")
-
-    def __enter__(self) -> Hosts:
-        one, other = self.names
-        for name in self.names:
-            _ip("netns", "add", name)
-        _ip("link", "add", "cable", "netns", one, "type", "veth", "peer", "name", "cable", "netns", other)
-        for name, address in zip(self.names, (FIRST, SECOND), strict=True):
-            _ip("-n", name, "addr", "add", f"{address}/24", "dev", "cable")
-            for device in ("lo", "cable"):
-                _ip("-n", name, "link", "set", device, "up")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for name in self.names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=20)
-
-    def plug(self, state: str) -> None:
-        _ip("-n", self.names[0], "link", "set", "cable", state)
-
-
-def _may_make_hosts() -> bool:
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        return False
-    try:
-        with Hosts():
-            return True
-    except (subprocess.CalledProcessError, OSError):
-        return False
 
 
 @pytest.fixture
 def hosts() -> Iterator[Hosts]:
-    if not _may_make_hosts():
+    if not may_make_hosts():
         pytest.skip("needs root and network namespaces")
     with Hosts() as made:
         yield made
@@ -64,14 +22,14 @@ def hosts() -> Iterator[Hosts]:
 
 @pytest.mark.timeout(400)
 def test_the_side_of_the_coordinator_goes_on_and_the_other_comes_back(trainings: Trainings, hosts: Hosts) -> None:
-    script, ticket = SCRIPTS / "until_told.py", trainings.folder / "ticket"
+    script, token = SCRIPTS / "until_told.py", trainings.folder / "ticket"
     here, there = hosts.names
     options = ["--backend", "torch", "-n", "1:2", "--pieces", "4", "--threads", "1", "--timeout", "2"]
-    network = ["--transport", "tcp", "--address", f"{FIRST}:4567", "--key-file", ticket]
+    network = ["--transport", "tcp", "--address", f"{FIRST}:4567", "--key-file", token]
     enough = trainings.folder / "enough"
     with Going(trainings, ["run", *options, *network, script, enough], here) as run:
         run.until("the run begins", lambda: "training" in run.states().values())
-        with Going(trainings, ["join", f"{FIRST}:4567", "--key-file", ticket, script, enough], there) as join:
+        with Going(trainings, ["join", f"{FIRST}:4567", "--key-file", token, script, enough], there) as join:
             run.until("the guest is let in", lambda: run.states().get("worker-1000") == "training")
             hosts.plug("down")
             run.until("the guest is lost", lambda: run.states().get("worker-1000") == "lost")
@@ -84,3 +42,33 @@ def test_the_side_of_the_coordinator_goes_on_and_the_other_comes_back(trainings:
     assert told is not None, run.said()
     undisturbed = trainings.shoal("torch", "-n 2 --pieces 4 --threads 1", "until_told.py", told[1])
     assert told[0] in undisturbed.stdout, undisturbed.stdout + undisturbed.stderr
+
+
+@pytest.mark.skipif(
+    not os.environ.get("SHOAL_TEST_ALL"),
+    reason="beside other tests the guests have not come within two minutes, once in four runs. Without a training "
+    "tests/collectives/test_hosts.py counts the same bytes. Run it with SHOAL_TEST_ALL=1.",
+)
+@pytest.mark.timeout(400)
+def test_two_workers_on_each_host_send_what_one_would_and_train_to_the_same_bits(
+    trainings: Trainings, hosts: Hosts
+) -> None:
+    """Counted at the interface: a gradient per host and step, although nobody chose a transport."""
+    script, token = SCRIPTS / "cable.py", trainings.folder / "ticket"
+    here, there = hosts.names
+    options = ["--backend", "torch", "-n", "2", "--pieces", "4", "--threads", "1"]
+    network = ["--address", f"{FIRST}:4567", "--key-file", token]
+    enough = trainings.folder / "all have come"
+    joining = ["join", f"{FIRST}:4567", "--key-file", token, script, enough]
+    with Going(trainings, ["run", *options, *network, script, enough], here) as run:
+        run.until("the run begins", lambda: "training" in run.states().values())
+        with Going(trainings, joining, there) as one, Going(trainings, joining, there) as other:
+            run.until("all train", lambda: list(run.states().values()).count("training") == 4)
+            enough.touch()
+            assert run.end() == 0, run.said()
+            assert (one.end(), other.end()) == (0, 0), one.said() + other.said()
+    told = re.search(r"epochs (\d+) weights (\S+) vectors (\S+)", run.said())
+    assert told is not None, run.said()
+    assert 0.95 <= float(told[3]) <= 1.6, "one vector per step, or 1.5 while shares are off the tree; four send 2"
+    undisturbed = trainings.shoal("torch", "-n 2 --pieces 4 --threads 1", "cable.py", told[1])
+    assert told[2] in undisturbed.stdout, undisturbed.stdout + undisturbed.stderr

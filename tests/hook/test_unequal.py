@@ -33,5 +33,6 @@ def test_if_pieces_were_not_fixed_there_are_more_of_them_when_speeds_differ(trai
     raised = re.search(r"the workers' speeds differ: (\d+) pieces, not 2, from step (\d+) on", said)
     assert raised is not None, said
     assert int(raised[1]) >= 4
+    assert f"pieces {raised[1]}\n" in said, "what `shoal status` shows"
     assert samples[1] < 0.7 * samples[0]
     assert len(weights) == 1, "all workers changed at the same step"

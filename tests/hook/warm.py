@@ -1,11 +1,11 @@
 """Processes that have imported keras and its backend, and fork: trainings that start from there need not import them.
 
-    tests ──the command──▶ warm process ──fork──▶ `python script …`, or the launcher ──fork──▶ its nursery
+    tests ──the command──▶ warm process ──fork──▶ `python script …`, or the launcher ──fork──▶ its prefork process
     tests ◀──────────its id, then its exit code, through a pipe of its own──────────┘
 
 Importing is most of what a short training costs. All else is as it always is: each training has processes of its own,
 with their own environment, folder, streams and signals. A run that wants other threads than these processes have, or
-another backend, gets a nursery that is started anew, as every run outside of the tests does.
+another backend, gets a prefork process that is started anew, as every run outside of the tests does.
 
     python -P warm.py DESCRIPTOR plain|shoal ROOM
 """
@@ -151,7 +151,7 @@ def main() -> None:
 def _import_all() -> None:
     from shoal import cli, session  # noqa: F401
     from shoal.cli import run  # noqa: F401
-    from shoal.hook.preload import preload
+    from shoal.hook.patching.preload import preload
 
     preload()
 
@@ -178,10 +178,10 @@ def _begin(words: list[str], environ: dict[str, str], folder: str, standard: Seq
 
 def _python(words: list[str]) -> None:
     if words[:2] == ["-m", "shoal"]:
-        import shoal.launch.nursery
+        import shoal.launch.prefork
         from shoal import cli
 
-        shoal.launch.nursery.Process = _process  # type: ignore[assignment, misc]
+        shoal.launch.prefork.Process = _process  # type: ignore[assignment, misc]
         sys.argv = ["shoal", *words[2:]]
         cli.main(prog_name="shoal")
     else:
@@ -191,8 +191,8 @@ def _python(words: list[str]) -> None:
 
 
 def _process(module: str, arguments: list[str], environment: Mapping[str, str], **streams: Any) -> Any:
-    """In the launcher: a nursery that has everything already; if it were another, one that is started anew."""
-    from shoal.launch import nursery
+    """In the launcher: a prefork process that has everything already; if it were another, one that is started anew."""
+    from shoal.launch import prefork
     from shoal.launch.processes import Child, Process
 
     if any(environment.get(name) != value for name, value in _imported_with.items()):
@@ -203,7 +203,7 @@ def _process(module: str, arguments: list[str], environment: Mapping[str, str], 
         standard = (0, streams["stdout"].fileno(), streams["stderr"].fileno())
         _be_like_new(environment, standard, streams["pass_fds"])
         sys.argv = [module, *arguments]
-        _end_with(nursery.main)
+        _end_with(prefork.main)
     return Child(pid)
 
 

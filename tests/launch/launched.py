@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import psutil
 from click.testing import CliRunner
@@ -49,15 +50,27 @@ class World:
         path.write_text(_PRELUDE + dedent(text))
         return path
 
-    def shoal(self, *words: object, **environ: str) -> Launched:
+    def shoal(self, *words: object, stdin: int = subprocess.DEVNULL, **environ: str) -> Launched:
         """`shoal …`, running."""
-        launched = Launched(self, [str(word) for word in words], {**self.environ, **environ})
+        mark = f"-{len(self._launched)}" if self._launched else ""
+        launched = Launched(self, [str(word) for word in words], {**self.environ, **environ}, stdin, mark)
         self._launched.append(launched)
         return launched
 
-    def run(self, text: str, *options: object, arguments: tuple[str, ...] = (), **environ: str) -> Launched:
+    def run(self, text: str, *options: object, arguments: tuple[str, ...] = (), **more: Any) -> Launched:
         """`shoal run --backend jax [options] script`, running."""
-        return self.shoal("run", "--backend", "jax", *options, self.script(text), *arguments, **environ)
+        return self.shoal("run", "--backend", "jax", *options, self.script(text), *arguments, **more)
+
+    def python(self, text: str) -> subprocess.CompletedProcess[str]:
+        """`python script`, the witness of what a script's end looks like."""
+        script = self.folder / "plain.py"
+        script.write_text(dedent(text))
+        return subprocess.run([sys.executable, script], cwd=self.folder, capture_output=True, text=True, timeout=60)
+
+    def customize(self, text: str) -> str:
+        """What every Python process does first, if it is started with this as PYTHONPATH."""
+        (self.folder / "sitecustomize.py").write_text(text)
+        return os.pathsep.join([str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
     def marks(self, prefix: str) -> list[str]:
         """What the scripts left with `mark`."""
@@ -72,7 +85,7 @@ class World:
         found = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get("SCENE") == str(self.folder) and process.status() != "zombie":
+                if process.environ().get("SCENE") == str(self.folder) and is_alive(process):
                     found.append(process)
             except psutil.Error:
                 continue
@@ -89,18 +102,26 @@ class World:
             launched.wait()
 
 
+def is_alive(process: psutil.Process) -> bool:
+    """Also while it dies: it has lost its environment by then, but not yet its files."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 class Launched:
     """One `shoal` command."""
 
-    def __init__(self, world: World, words: list[str], environ: dict[str, str]) -> None:
+    def __init__(self, world: World, words: list[str], environ: dict[str, str], stdin: int, mark: str) -> None:
         self.world = world
-        self._out = (world.folder / "out").open("wb+")
-        self._err = (world.folder / "err").open("wb+")
+        self._said = {name: world.folder / f"{name}{mark}" for name in ("out", "err")}
+        self._out, self._err = (path.open("wb+") for path in self._said.values())
         self.process = subprocess.Popen(
             [sys.executable, "-m", "shoal", *words],
             env=environ,
             cwd=world.folder,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=self._out,
             stderr=self._err,
         )
@@ -116,11 +137,11 @@ class Launched:
 
     @property
     def out(self) -> str:
-        return (self.world.folder / "out").read_text()
+        return self._said["out"].read_text()
 
     @property
     def err(self) -> str:
-        return (self.world.folder / "err").read_text()
+        return self._said["err"].read_text()
 
     def log(self, id: str) -> str:
         (path,) = (self.world.folder / "state/shoal/logs").glob(f"*/{id}.log")
@@ -151,22 +172,25 @@ def status(world: World) -> list[dict[str, object]]:
 
 # What every script may use. `exchange` waits as an exchange does that nobody else comes to; `forever` looks at
 # nothing, as a long computation does; `until` waits for the test. Marks bear the worker's number, which stays.
-# (That KERAS_BACKEND is named keeps keras from being imported for scripts that do not need it.)
+# (That it changes the environment keeps keras from being imported for scripts that do not need it.)
 _PRELUDE = """
-import os, sys, time  # KERAS_BACKEND
+import os, sys, time; os.environ.pop('NOTHING', None)
 from pathlib import Path
+import shoal
 from shoal import session
+from shoal.observe.phases import Phase
 
+shoal.rank()  # who asks handles its files itself
 me = session.current()
-who = me.seat.member
-def say(step, doing, **more):
-    me.seat.say(step, doing, **more)
+who = me.coordinator_link.member
+def say(step, phase, detail="", exchanging=False):
+    me.recorder.record(Phase[phase], detail, step, exchanging)
 def mark(name, text=""):
     draft = Path(os.environ["SCENE"]) / f".{name}-{who.number}"
     draft.write_text(str(text))
     draft.rename(draft.with_name(f"mark-{name}-{who.number}"))
 def exchange():
-    while True: me.seat.wakeup.check(); time.sleep(0.01)
+    while True: me.coordinator_link.wakeup.check(); time.sleep(0.01)
 def forever():
     while True: time.sleep(0.01)
 def until(word):

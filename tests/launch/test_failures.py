@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
+import shutil
 import signal
 import time
-from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 
-from shoal.cluster.messages import End
-from shoal.launch.local import _Launcher
-from shoal.launch.worker import ENDED
+from shoal import cli
+from shoal.checkpoint.claims import claim
+from shoal.errors import UsageError
 
-from .launched import World, eventually, status
+from .launched import World, eventually, is_alive, status
 
 # What ends a run that goes on after a loss too.
 either_way = pytest.mark.parametrize("options", [(), ("--fail-fast",)], ids=["lasting", "fail-fast"])
@@ -23,7 +25,7 @@ either_way = pytest.mark.parametrize("options", [(), ("--fail-fast",)], ids=["la
 def test_an_error_on_one_worker_ends_the_run_with_its_traceback(world: World):
     run = world.run(
         """
-say(12, "computing piece 3")
+say(12, "COMPUTING", "piece 3")
 def inner(): raise ValueError("bad pixel")
 if me.rank == 1: inner()
 exchange()
@@ -34,7 +36,7 @@ exchange()
     )
     assert run.wait() == 1
     assert "the run ended: worker-1 raised ValueError: bad pixel at step 12 (computing piece 3)" in run.err
-    block = run.err[run.err.index("worker-1's traceback:") :]
+    block = run.err[run.err.index("worker-1's last words:") :]
     assert "in inner" in block
     assert "train.py" in block
     assert "runpy" not in run.err
@@ -48,7 +50,8 @@ def test_the_chiefs_traceback_is_shown_once(world: World):
     assert run.wait() == 1
     assert run.err.count("Traceback") == 1
     assert "worker-0 raised KeyError: 'colour'" in run.err
-    assert "traceback of worker-0 is above" in run.err
+    assert run.err.index("Traceback") < run.err.index("the run ended")
+    assert "Traceback" in run.log("worker-0")
 
 
 def test_the_same_error_on_all_workers_is_said_once(world: World):
@@ -67,14 +70,14 @@ def test_a_script_that_does_not_parse_is_an_error_like_any_other(world: World, o
 
 
 def test_a_killed_worker_is_named_with_its_signal(world: World):
-    run = world.run("say(7, 'exchanging')\nmark('up')\nexchange()", "-n", 2, "--fail-fast")
+    run = world.run("say(7, 'EXCHANGING')\nmark('up')\nexchange()", "-n", 2, "--fail-fast")
     eventually(lambda: len(world.marks("up")) == 2, "both are up")
     eventually(lambda: [m["step"] for m in status(world)[0]["members"]] == [0, 7, 7], "a beat told the step")
     began = time.monotonic()
     os.kill(run.pid("worker-1"), signal.SIGKILL)
     assert run.wait() == 1
     assert time.monotonic() - began < 6
-    assert re.search(r"worker-1 \(pid \d+\) was killed by SIGKILL at step 7 \(exchanging\)", run.err)
+    assert re.search(r"worker-1 \(pid \d+\) was killed by SIGKILL at step 7 \(exchanging gradients\)", run.err)
     assert "out of memory" in run.err
 
 
@@ -87,7 +90,7 @@ def test_a_crash_in_native_code_shows_the_python_stack(world: World):
 
 
 def test_a_stopped_worker_is_lost_after_its_deadline(world: World):
-    run = world.run("say(3, 'computing')\nmark('up')\nexchange()", "-n", 2, "--fail-fast", "--timeout", 1)
+    run = world.run("say(3, 'COMPUTING')\nmark('up')\nexchange()", "-n", 2, "--fail-fast", "--timeout", 1)
     eventually(lambda: len(world.marks("up")) == 2, "both are up")
     began = time.monotonic()
     os.kill(run.pid("worker-1"), signal.SIGSTOP)
@@ -108,9 +111,9 @@ def test_a_worker_that_finishes_while_another_waits_for_it_is_named(world: World
     run = world.run(
         """
 if me.rank == 0:
-    say(9, "exchanging at fit step 9", exchanging=True)
+    say(9, "EXCHANGING", exchanging=True)
     exchange()
-say(8, "fit")
+say(8, "TRAINING")
 """,
         "-n",
         2,
@@ -120,7 +123,7 @@ say(8, "fit")
     )
     assert run.wait() == 1
     assert "worker-1 finished its script at step 8, but worker-0 has been waiting for it" in run.err
-    assert "at step 9 (exchanging at fit step 9)" in run.err
+    assert "at step 9 (exchanging gradients)" in run.err
 
 
 @either_way
@@ -139,10 +142,10 @@ def test_a_worker_that_leaves_without_a_word_is_named(world: World):
 
 @either_way
 def test_a_worker_that_dies_before_it_joins_is_named_with_its_last_lines(world: World, options: tuple[str, ...]):
-    (world.folder / "sitecustomize.py").write_text(
+    path = world.customize(
         "import sys\nif 'worker-1' in sys.orig_argv: sys.stderr.write('no such disk\\n'); raise SystemExit(9)\n"
     )
-    run = world.run("exchange()", "-n", 2, *options, PYTHONPATH=str(world.folder))
+    run = world.run("exchange()", "-n", 2, *options, PYTHONPATH=path)
     assert run.wait() == 1
     assert "worker-1 exited with code" in run.err
     assert "before it had joined the run" in run.err
@@ -181,15 +184,38 @@ def test_a_launcher_that_is_killed_leaves_nobody_behind(world: World, options: t
     eventually(world.is_clean, "everything is gone")
 
 
+def test_a_folder_of_checkpoints_is_one_runs_until_all_of_it_is_gone(world: World):
+    folder = world.folder / "checkpoints"
+    run = world.run("mark('up')\nforever()", "-n", 2, "--checkpoint", folder)
+    eventually(lambda: len(world.marks("up")) == 2, "both are up")
+    words = ["run", "--backend", "jax", "--checkpoint", str(folder), str(world.folder / "train.py")]
+    refused = CliRunner().invoke(cli.main, words, env=world.environ, catch_exceptions=False)
+    assert refused.exit_code == 2
+    (id,) = (path.name for path in (world.runtime / "shoal").iterdir())
+    assert f"{folder} is in use: run {id} (pid {run.process.pid} on {platform.node()})" in refused.output
+    run.signal(signal.SIGKILL)
+    run.wait()
+    with pytest.raises(UsageError, match="is in use"), claim(folder, "r2", print):
+        pass  # the others may still write a last checkpoint
+    killed = world.processes()
+    for process in killed:
+        process.kill()
+    eventually(lambda: not any(map(is_alive, killed)), "all are gone")
+    with claim(folder, "r2", print):
+        shutil.rmtree(world.runtime / "shoal" / id)
+
+
 def test_a_crash_after_the_script_has_finished_is_no_success(world: World):
     run = world.run("import atexit\nif me.rank == 1: atexit.register(os._exit, 5)", "-n", 2)
     assert run.wait() == 1
     assert "worker-1 finished its script, but its process then exited with code 5" in run.err
 
 
-def test_one_that_was_started_when_the_run_was_all_but_over_is_no_failure():
-    """The coordinator ended the run before it had heard of it, and refused it."""
-    codes = {"worker-0": 0, "worker-4": ENDED}
-    members = {id: SimpleNamespace(look=lambda code=code: code) for id, code in codes.items()}
-    end = End(True, 0, "every worker finished its script")
-    assert _Launcher._with_late_deaths(SimpleNamespace(_lost=set(), _members=members), end) == end
+def test_a_script_whose_keras_came_past_shoal_is_no_success(world: World):
+    run = world.run(
+        "from types import SimpleNamespace as N\nsys.modules['keras'] = N(Model=object, __spec__='a zip')\nsys.exit()",
+        "-n",
+        2,
+    )
+    assert run.wait() == 1
+    assert "each worker has trained by itself" in run.err

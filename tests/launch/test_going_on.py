@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 
 import pytest
@@ -27,7 +28,7 @@ def states(world: World) -> dict[object, object]:
 
 
 def test_a_killed_worker_is_named_and_replaced_and_the_run_ends_well(world: World):
-    run = world.run("say(7, 'computing')\n" + WAIT, "-n", 2, "--max-restarts", 1)
+    run = world.run("say(7, 'COMPUTING')\n" + WAIT, "-n", 2, "--max-restarts", 1)
     up(world, 2)
     kill(run, "worker-1")
     up(world, 3)
@@ -100,7 +101,7 @@ def test_the_next_chief_takes_the_terminal_over(world: World):
         """
 print(who.id, "begins")
 mark("up")
-while me.seat.stand()[0].chief != who: time.sleep(0.01)
+while me.coordinator_link.stand()[0].chief != who: time.sleep(0.01)
 print(who.id, "is the chief")
 print("to standard error too", file=sys.stderr)
 mark("chief")
@@ -125,7 +126,7 @@ until(f"{who.id}-go")
 
 
 def test_an_error_on_one_worker_is_reported_and_the_others_go_on(world: World):
-    run = world.run("say(12, 'computing')\nif who.number == 1: raise ValueError('bad pixel')\n" + WAIT, "-n", 2)
+    run = world.run("say(12, 'COMPUTING')\nif who.number == 1: raise ValueError('bad pixel')\n" + WAIT, "-n", 2)
     up(world, 2)  # worker-0, and the one in the place of worker-1
     said = "worker-1 raised ValueError: bad pixel at step 12 (computing); going on with 1 worker"
     eventually(lambda: said in run.err, "the error is reported")
@@ -146,7 +147,7 @@ def test_an_error_that_comes_on_every_worker_ends_the_run_before_all_are_used_up
 def test_a_crash_that_comes_again_where_it_came_before_ends_the_run(world: World):
     run = world.run(
         """
-say(3, "computing")
+say(3, "COMPUTING")
 mark("up")
 until("crash")
 if who.number: import ctypes; ctypes.string_at(0)
@@ -194,3 +195,32 @@ def test_an_interrupt_ends_workers_and_replacements_alike(world: World, number: 
     up(world, 3)
     run.signal(number)
     assert run.wait() == 128 + number
+
+
+def test_a_run_outlives_its_logs_and_its_folder(world: World):
+    """Somebody tidies up while it runs. Workers that come later need both; those who are there meet in new sockets."""
+    run = world.run(
+        WAIT + "if who.number < 2: mark('met', me.worker_group.gather('a word', b'').members)",
+        "-n",
+        4,
+        "--max-restarts",
+        1,
+    )
+    up(world, 4)
+    (logs,) = world.folder.glob("state/shoal/logs/*")
+    shutil.rmtree(world.folder / "state")
+    kill(run, "worker-3")
+    up(world, 5)
+    assert f"the folder of the logs was deleted; {logs} is made anew" in run.err
+    assert (logs / "worker-4.log").exists()
+    (folder,) = (world.runtime / "shoal").iterdir()
+    shutil.rmtree(folder.parent.rename(world.folder / "gone"))  # at once: what is missing is soon put back
+    eventually(lambda: f"{folder}, the run's folder, was deleted; it is made anew" in run.err, "that is noticed")
+    kill(run, "worker-2")
+    up(world, 6)
+    eventually(lambda: states(world).get("worker-5") == "joined", "the coordinator is found again")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    world.tell("go")
+    assert run.wait() == 0, run.err
+    assert world.marks("met") == ["('worker-0', 'worker-1')"] * 2
+    assert "the coordinator" not in run.err, "it was not started again"

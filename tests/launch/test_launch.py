@@ -19,6 +19,7 @@ def test_the_chief_has_the_terminal_and_the_others_have_logs(world: World):
     opening = run.err.splitlines()[0]
     for fact in ("2 workers", "2 pieces", "jax", "logs in", "thread"):
         assert fact in opening
+    assert "nothing was trained through Keras: each of the 2 workers ran the whole script by itself" in run.err
 
 
 def test_verbose_shows_the_other_workers_lines_with_their_names(world: World):
@@ -42,6 +43,7 @@ sys.exit(0)
     )
     assert run.wait() == 0
     assert run.out == "__main__ 42 True True\n"
+    assert run.err.count("\n") == 1, "one worker ends without a word"
 
 
 def test_a_module_runs_as_python_m_would_run_it(world: World):
@@ -96,8 +98,8 @@ def test_a_post_reaches_everyone(world: World):
     run = world.run(
         """
 from shoal.clock import Deadline
-if me.rank == 0: me.seat.post("seed", b"1234")
-name, value = me.seat.wait_post(("seed",), Deadline.after(20))
+if me.rank == 0: me.coordinator_link.post("seed", b"1234")
+name, value = me.coordinator_link.wait_post(("seed",), Deadline.after(20))
 mark(name, value.decode())
 """,
         "-n",
@@ -147,6 +149,28 @@ def test_a_termination_is_a_clean_end(world: World):
     assert "interrupted (SIGTERM)" in run.err
 
 
+def test_a_start_of_many_workers_can_be_ended(world: World):
+    # The launcher takes its time for each process that it starts.
+    slow = "import subprocess, sys, time\nif 'run' in sys.orig_argv:\n    start = subprocess.Popen.__init__\n"
+    slow += "    subprocess.Popen.__init__ = lambda *args, **kwargs: (time.sleep(0.2), start(*args, **kwargs))[1]\n"
+    logs = world.folder / "logs"
+    run = world.run("exchange()", "-n", 40, "--logs", logs, "--checkpoint", "saved", PYTHONPATH=world.customize(slow))
+    eventually(lambda: (logs / "worker-1.log").exists(), "the second worker is started")
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 143
+    assert not (logs / "worker-30.log").exists(), "the others were not started any more"
+    assert "Traceback" not in run.err
+
+
+def test_a_key_file_is_gone_when_its_run_is(world: World):
+    token = world.folder / "ticket"
+    words = ("-n", 2, "--address", "127.0.0.1:0", "--key-file", token)
+    run = world.run("print(Path('ticket').exists())", *words)
+    assert run.wait() == 0, run.err
+    assert run.out == "True\n"
+    assert not token.exists()
+
+
 def test_the_coordinator_may_listen_on_a_port(world: World):
     run = world.run("print('ok')", "-n", 2, "--address", "127.0.0.1:0", "--transport", "tcp")
     assert run.wait() == 0
@@ -163,8 +187,7 @@ def test_an_address_in_use_is_found_before_anything_starts(world: World):
 
 def test_status_tells_who_trains_and_how_fast(world: World):
     run = world.run(
-        "say(5, 'fit', samples=100)\nmark('up')\nwhile not Path('go').exists():\n"
-        "    say(5, 'fit', samples=10); time.sleep(0.01)",
+        "say(5, 'TRAINING')\nmark('up')\nwhile not Path('go').exists():\n    me.count(10, pieces=6); time.sleep(0.01)",
         "-n",
         2,
         "--pieces",
@@ -182,7 +205,7 @@ def test_status_tells_who_trains_and_how_fast(world: World):
 
     eventually(counted, "the samples of both workers are counted")
     (facts,) = status(world)
-    assert (facts["pieces"], facts["view"], facts["strategy"], facts["backend"]) == (4, 1, "allreduce", "jax")
+    assert (facts["pieces"], facts["view"], facts["strategy"], facts["backend"]) == (6, 1, "allreduce", "jax")
     assert [(m["role"], m["id"], m["step"]) for m in members()] == [
         ("coordinator", "coordinator", 0),
         ("worker", "worker-0", 5),

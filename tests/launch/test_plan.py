@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.checkpoint.scene import write
 
-from shoal.config import Servers
+from shoal.config import Saving, Servers
 from shoal.errors import UsageError
-from shoal.launch.plan import Request, make_plan
+from shoal.launch.limits import check_processes
+from shoal.launch.plan import THIS_HOST, make_plan
+from shoal.launch.request import LaunchRequest
 
 CORES = (0, 1, 2, 3)
 PS = {"workers": 2, "strategy": "ps", "servers": 2}
@@ -39,16 +45,26 @@ def installed(monkeypatch):
 
 
 def test_what_was_left_open_is_filled_in(script, environ):
-    plan = make_plan(Request(workers=2, script=script, backend="jax"), environ, CORES)
+    plan = make_plan(LaunchRequest(workers=2, script=script, backend="jax"), environ, CORES)
     config = plan.config
-    assert (config.threads, config.pieces, config.strategy, config.transport) == (2, None, "allreduce", "shm")
+    assert (config.threads, config.pieces, config.strategy, config.transport) == (2, None, "allreduce", "auto")
     assert config.deadlines.silence == 5.0
     assert config.logs.endswith(f"shoal/logs/{config.run}")
     assert [worker.id for worker in plan.workers] == ["worker-0", "worker-1"]
 
 
+def test_a_plan_knows_the_hosts_of_its_members_and_where_it_pays_to_import_keras_once(script, environ):
+    plan = make_plan(LaunchRequest(2, script, backend="jax"), environ, CORES)
+    assert (plan.hosts, plan.members) == ((THIS_HOST,), plan.workers)
+    assert plan.preload(THIS_HOST) == plan.workers[0].environment
+    apart = replace(plan, workers=(plan.workers[0], replace(plan.workers[1], host="another")))
+    assert apart.hosts == (THIS_HOST, "another")
+    assert (apart.preload(THIS_HOST), apart.preload("another")) == (None, None), "one is no crowd"
+    assert replace(plan, preloads=False).preload(THIS_HOST) is None
+
+
 def test_standbys_are_started_beside_the_workers_and_on_cores_of_theirs(script, environ):
-    plan = make_plan(Request(2, script, backend="jax", threads=1, standby=1), environ, CORES)
+    plan = make_plan(LaunchRequest(2, script, backend="jax", threads=1, standby=1), environ, CORES)
     assert (plan.config.workers, plan.config.least, plan.max_restarts) == (2, 1, 3)
     assert [(worker.id, worker.cores) for worker in plan.workers] == [
         ("worker-0", (0,)),
@@ -70,14 +86,14 @@ def test_standbys_are_started_beside_the_workers_and_on_cores_of_theirs(script, 
     ],
 )
 def test_every_worker_has_its_own_cores_if_there_are_enough(script, environ, workers, threads, expected):
-    plan = make_plan(Request(workers, script, backend="jax", threads=threads), environ, CORES)
+    plan = make_plan(LaunchRequest(workers, script, backend="jax", threads=threads), environ, CORES)
     assert [worker.cores for worker in plan.workers] == expected
     confined = workers > 1 or threads is not None
     assert all(("OMP_NUM_THREADS" in worker.environment) == confined for worker in plan.workers)
 
 
 def test_servers_are_started_as_workers_are_but_on_no_cores_of_their_own(script, environ):
-    request = Request(2, script, backend="jax", threads=1, strategy="ps", servers=2)
+    request = LaunchRequest(2, script, backend="jax", threads=1, strategy="ps", servers=2)
     plan = make_plan(request, environ, CORES)
     assert [server.id for server in plan.servers] == ["server-0", "server-1"]
     assert [worker.id for worker in plan.workers] == ["worker-0", "worker-1"]
@@ -89,7 +105,7 @@ def test_servers_are_started_as_workers_are_but_on_no_cores_of_their_own(script,
 @pytest.mark.parametrize(("workers", "servers", "pinned"), [(2, 2, True), (2, 3, False), (3, 1, True), (1, 1, False)])
 def test_nobody_is_pinned_where_workers_and_servers_need_more_than_the_cores(script, environ, workers, servers, pinned):
     threads = 1 if workers > 1 else None  # one worker gets a thread for each core
-    request = Request(workers, script, backend="jax", threads=threads, strategy="ps", servers=servers)
+    request = LaunchRequest(workers, script, backend="jax", threads=threads, strategy="ps", servers=servers)
     plan = make_plan(request, environ, CORES)
     assert all(bool(worker.cores) == pinned for worker in plan.workers)
     assert all("OMP_NUM_THREADS" in process.environment for process in (*plan.workers, *plan.servers))
@@ -109,7 +125,7 @@ def test_nobody_is_pinned_where_workers_and_servers_need_more_than_the_cores(scr
     ],
 )
 def test_parameter_servers_have_two_replicas_and_no_bound_unless_told_otherwise(script, environ, asked, expected):
-    plan = make_plan(Request(2, script, backend="jax", strategy="ps", **asked), environ, CORES)
+    plan = make_plan(LaunchRequest(2, script, backend="jax", strategy="ps", **asked), environ, CORES)
     assert (plan.config.strategy, plan.config.servers) == ("ps", expected)
 
 
@@ -118,19 +134,21 @@ def test_parameter_servers_have_two_replicas_and_no_bound_unless_told_otherwise(
     [({}, 1, 3), ({"workers": 3, "least": 2}, 2, 3), ({"standby": 1}, 1, 3), ({"fail_fast": True}, None, 0)],
 )
 def test_one_worker_with_servers_is_replaced_too(script, environ, asked, least, restarts):
-    request = Request(**{"workers": 1, "script": script, "backend": "jax", "strategy": "ps", "servers": 1, **asked})
+    request = LaunchRequest(
+        **{"workers": 1, "script": script, "backend": "jax", "strategy": "ps", "servers": 1, **asked}
+    )
     plan = make_plan(request, environ, CORES)
     assert (plan.config.least, plan.max_restarts) == (least, restarts)
 
 
 def test_synchronous_servers_may_come_with_checkpoints(script, environ, tmp_path):
     folder = str(tmp_path / "checkpoints")
-    request = Request(2, script, backend="jax", strategy="ps", servers=1, staleness="0", checkpoint=folder)
+    request = LaunchRequest(2, script, backend="jax", strategy="ps", servers=1, staleness="0", checkpoint=folder)
     assert make_plan(request, environ, CORES).config.saving.folder == folder
 
 
 def test_threads_reach_every_library(script, environ):
-    (worker, _) = make_plan(Request(2, script, backend="tensorflow", threads=1), environ, CORES).workers
+    (worker, _) = make_plan(LaunchRequest(2, script, backend="tensorflow", threads=1), environ, CORES).workers
     for name in ("NPROC", "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
         assert worker.environment[name] == "1"
     assert worker.environment["KERAS_BACKEND"] == "tensorflow"
@@ -141,7 +159,7 @@ def test_threads_reach_every_library(script, environ):
 
 def test_compiled_programs_are_kept_apart_by_what_changes_them(script, environ):
     def cache(threads: int) -> str:
-        request = Request(2, script, backend="jax", threads=threads)
+        request = LaunchRequest(2, script, backend="jax", threads=threads)
         return make_plan(request, environ, CORES).workers[0].environment["JAX_COMPILATION_CACHE_DIR"]
 
     assert cache(1) != cache(2)
@@ -151,7 +169,7 @@ def test_compiled_programs_are_kept_apart_by_what_changes_them(script, environ):
 
 def test_the_backend_is_chosen_as_keras_would(script, environ, tmp_path, installed):
     def chosen(**more: str) -> str:
-        return make_plan(Request(1, script), {**environ, **more}, CORES).config.backend
+        return make_plan(LaunchRequest(1, script), {**environ, **more}, CORES).config.backend
 
     installed("jax", "torch", "tensorflow")
     assert chosen() == "tensorflow"
@@ -167,13 +185,13 @@ def test_the_backend_is_chosen_as_keras_would(script, environ, tmp_path, install
 def test_a_backend_that_is_not_installed_says_how_to_get_it(script, environ, installed):
     installed()
     with pytest.raises(UsageError, match=r"jax \(from --backend\) is not installed.*pip install shoal\[jax\]"):
-        make_plan(Request(1, script, backend="jax"), environ, CORES)
+        make_plan(LaunchRequest(1, script, backend="jax"), environ, CORES)
     with pytest.raises(UsageError, match="no Keras backend is installed"):
-        make_plan(Request(1, script), environ, CORES)
+        make_plan(LaunchRequest(1, script), environ, CORES)
 
 
 def test_a_timeout_sets_both_deadlines(script, environ):
-    deadlines = make_plan(Request(1, script, backend="jax", timeout=2.0), environ, CORES).config.deadlines
+    deadlines = make_plan(LaunchRequest(1, script, backend="jax", timeout=2.0), environ, CORES).config.deadlines
     assert (deadlines.silence, deadlines.stall) == (2.0, 120.0)
 
 
@@ -185,7 +203,7 @@ def test_modules_are_found_without_being_imported(environ, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
 
     def script(name: str) -> str:
-        return make_plan(Request(1, name, is_module=True, backend="jax"), environ, CORES).config.script
+        return make_plan(LaunchRequest(1, name, is_module=True, backend="jax"), environ, CORES).config.script
 
     assert script("pack.inner") == "pack.inner"
     with pytest.raises(UsageError, match="package without a __main__"):
@@ -224,7 +242,30 @@ def test_modules_are_found_without_being_imported(environ, tmp_path, monkeypatch
         ({**PS, "staleness": "much"}, "--staleness much: expected 0, a number of updates, or inf"),
         ({**PS, "address": "127.0.0.1:0"}, "--address and --key-file are for workers on other hosts"),
         ({**PS, "key_file": "ticket"}, "--address and --key-file are for workers on other hosts"),
-        ({"transport": "pigeon"}, "there is no such transport; there is shm, tcp"),
+        (
+            {"address": "127.0.0.1:0", "key_file": "ticket"},
+            "--key-file ticket is for workers that join, and nobody can join a run of one worker: .*-n 2",
+        ),
+        (
+            {"workers": 2, "fail_fast": True, "address": "127.0.0.1:0", "key_file": "ticket"},
+            "nobody can join a run that was started with --fail-fast",
+        ),
+        (
+            {"workers": 2, "address": "127.0.0.1:0", "key_file": "/dev/null"},
+            "--key-file /dev/null: there is such a file already, .*Remove it, or name another",
+        ),
+        (
+            {"workers": 2, "address": "127.0.0.1:0", "key_file": "/nowhere/ticket"},
+            "--key-file /nowhere/ticket: there is no folder /nowhere",
+        ),
+        ({"workers": 100_000}, "-n 100000: .*100,000 processes.* 4 cores .*at most 128"),
+        ({"workers": 2, "standby": 1000}, "1,002 processes"),
+        ({**PS, "servers": 1000}, "1,002 processes"),
+        (
+            {"workers": 2, "address": "10.0.0.1:0", "key_file": "ticket", "transport": "shm"},
+            "workers on several hosts share no memory: leave --transport shm out",
+        ),
+        ({"transport": "pigeon"}, "there is no such transport; there is auto, shm, tcp"),
         ({"backend": "theano"}, "can't train on the backend 'theano'"),
         ({"script": "/nowhere/train.py"}, "there is no script /nowhere/train.py"),
         ({"script": "/"}, "folder without a __main__.py"),
@@ -232,24 +273,88 @@ def test_modules_are_found_without_being_imported(environ, tmp_path, monkeypatch
 )
 def test_wrong_input_is_named_with_what_would_be_right(script, environ, wrong, problem):
     with pytest.raises(UsageError, match=problem):
-        make_plan(Request(**{"workers": 1, "script": script, "backend": "jax", **wrong}), environ, CORES)
+        make_plan(LaunchRequest(**{"workers": 1, "script": script, "backend": "jax", **wrong}), environ, CORES)
 
 
 @pytest.mark.parametrize(
-    ("text", "preloads"),
+    ("processes", "cores", "gigabytes", "fits"),
     [
-        ("import keras\n", True),
-        ("import os\nos.environ['KERAS_BACKEND'] = 'torch'\nimport keras\n", False),
-        ("import os\nfolder = os.environ['HOME']\nassert os.environ['HOME'] == folder\n", True),
-        ("import os\nos.environ.setdefault('OMP_NUM_THREADS', '1')\n", False),
-        ("import os\ndel os.environ['JAX_PLATFORMS']\n", False),
-        ("from dotenv import load_dotenv\nload_dotenv()\n", False),
+        (64, 2, 64, True),
+        (65, 2, 64, False),
+        (17, 4, 2, False),  # 128 MiB for each
+        (16, 4, 2, True),
+        (8, 4, 0, True),  # twice as many as cores are started, whatever the system says of its memory
+        (9, 4, 0, False),
     ],
 )
-def test_keras_is_imported_before_the_script_unless_that_may_change_its_environment(
-    script, environ, monkeypatch, tmp_path, text, preloads
-):
-    Path(script).write_text(text)
-    assert make_plan(Request(2, script, backend="jax"), environ, CORES).preloads == preloads
-    monkeypatch.chdir(tmp_path)
-    assert make_plan(Request(2, "train", is_module=True, backend="jax"), environ, CORES).preloads == preloads
+def test_no_more_processes_are_started_than_a_machine_can_bear(processes, cores, gigabytes, fits):
+    with contextlib.nullcontext() if fits else pytest.raises(UsageError, match="expected at most"):
+        check_processes("-n", processes, cores, lambda: gigabytes << 30)
+
+
+def test_the_scripts_own_choice_of_a_backend_counts_before_the_environments(script, environ, installed):
+    installed("tensorflow", "jax", "torch")
+    Path(script).write_text("import os\nos.environ['KERAS_BACKEND'] = 'torch'\nimport keras\n")
+    plan = make_plan(LaunchRequest(2, script), {**environ, "KERAS_BACKEND": "jax"}, CORES)
+    assert plan.config.backend == "torch"
+    assert plan.preloads
+    assert plan.workers[0].environment["KERAS_BACKEND"] == "torch"
+    with pytest.raises(UsageError, match=r"--backend jax, but the script sets KERAS_BACKEND to torch \(train.py:2\)"):
+        make_plan(LaunchRequest(2, script, backend="jax"), environ, CORES)
+    assert make_plan(LaunchRequest(2, script, backend="torch"), environ, CORES).config.backend == "torch"
+
+
+def test_a_script_that_may_still_choose_its_backend_finds_its_environment_as_it_was(script, environ, installed):
+    installed("tensorflow", "jax", "torch")
+    Path(script).write_text("import os, sys\nos.environ['KERAS_BACKEND'] = sys.argv[1]\nimport keras\n")
+    plan = make_plan(LaunchRequest(2, script), environ, CORES)
+    assert not plan.preloads
+    assert "KERAS_BACKEND" not in plan.workers[0].environment
+    told = make_plan(LaunchRequest(2, script, backend="jax"), environ, CORES).workers[0].environment
+    assert told["KERAS_BACKEND"] == "jax"
+
+
+# Checkpoints and whose they are.
+
+
+def saving(script: str, environ: dict[str, str], **asked: object) -> Saving:
+    plan = make_plan(LaunchRequest(1, script, backend="jax", **asked), environ, CORES, "r-new")
+    assert plan.config.saving is not None
+    return plan.config.saving
+
+
+def test_a_run_belongs_to_the_training_that_it_goes_on_with(script, environ, tmp_path, capsys):
+    folder = tmp_path / "checkpoints"
+    assert saving(script, environ, checkpoint=str(folder)).training is None, "it is the first"
+    assert saving(script, environ, checkpoint=str(folder), resume="auto").training is None, "there is none yet"
+    write(folder, 10, run="r-first")
+    assert saving(script, environ, checkpoint=str(folder), resume="auto").training == "r-first"
+    write(folder, 20, run="r-second", training="r-first")
+    found = saving(script, environ, checkpoint=str(folder), resume="auto")
+    assert (found.run, found.training) == ("r-new", "r-first")
+    assert re.search(r"going on from .*step-000000020, which run r-second wrote at \d\d\d\d-", capsys.readouterr().err)
+
+
+def test_a_folder_with_checkpoints_of_two_trainings_is_refused_and_both_are_named(script, environ, tmp_path):
+    folder = tmp_path / "checkpoints"
+    write(folder, 10, run="r-one")
+    path = write(folder, 20, run="r-two")
+    both = (
+        "holds checkpoints of several trainings: of run r-two step-000000020, of run r-one step-000000010. "
+        "Name the one to go on from with --resume PATH, and another folder with --checkpoint."
+    )
+    with pytest.raises(UsageError, match=re.escape(both)):
+        saving(script, environ, checkpoint=str(folder), resume="auto")
+    with pytest.raises(UsageError, match=re.escape(both)):
+        saving(script, environ, checkpoint=str(folder), resume=str(path))
+    assert saving(script, environ, checkpoint=str(tmp_path / "new"), resume=str(path)).training == "r-two"
+
+
+def test_a_run_that_goes_on_does_not_write_among_another_trainings_checkpoints(script, environ, tmp_path):
+    mine, others = tmp_path / "mine", tmp_path / "others"
+    path = write(mine, 10, run="r-mine")
+    write(others, 10, run="r-other")
+    with pytest.raises(
+        UsageError, match=r"others holds checkpoints of another training, of run r-other: step-000000010"
+    ):
+        saving(script, environ, checkpoint=str(others), resume=str(path))

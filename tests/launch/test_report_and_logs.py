@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.cluster.messages import End
+from shoal.cluster.messages import End, WorkDone
 from shoal.config import RunConfig, Servers
 from shoal.errors import UsageError
 from shoal.launch import logs, report
+from shoal.observe.phases import TimeUse
+from shoal.observe.time_shares import TimeShares
 
 
 def config(folder: str = "/logs") -> RunConfig:
@@ -30,11 +32,71 @@ def test_the_opening_tells_how_far_workers_may_be_behind_their_servers(servers, 
     assert report.opening(run) == expected
 
 
+def finished(work: WorkDone, finishers: int = 2, losses: int = 0) -> End:
+    return End(True, 0, "every worker finished its script", work=work, finishers=finishers, losses=losses)
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (
+            finished(WorkDone({"fit": 2, "evaluate": 1}, 1200, 76800)),
+            "shoal: 2 fits, 1 evaluation · 1,200 steps · 76,800 samples · 2 workers",
+        ),
+        (
+            finished(WorkDone({"fit": 1, "predict": 3}, 1, 1), losses=1),
+            "shoal: 1 fit, 3 predictions · 1 step · 1 sample · 2 workers, 1 loss survived",
+        ),
+        (
+            finished(WorkDone({"fit": 1}, 20, 640), finishers=1, losses=4),
+            "shoal: 1 fit · 20 steps · 640 samples · 2 workers at the start, 1 at the end, 4 losses survived",
+        ),
+        (finished(WorkDone({"predict": 1})), "shoal: 1 prediction · nothing was trained · 2 workers"),
+        (
+            finished(WorkDone({"loop": 2, "train_on_batch": 10}, 30, 960)),
+            "shoal: 2 loops, 10 train_on_batch calls · 30 steps · 960 samples · 2 workers",
+        ),
+    ],
+)
+def test_the_summary_says_what_was_distributed(end, said):
+    assert report.summary(end, config()) == said
+
+
+def test_the_summary_of_a_run_that_went_on_from_a_checkpoint_says_from_where():
+    resumed = RunConfig("r1", 2, 1, "jax", "train.py", logs="/logs", resume="/saved/step-000000400")
+    assert "· 1,200 steps, from step 400 on · 76,800 samples ·" in report.summary(
+        finished(WorkDone({"fit": 1}, 1200, 76800)), resumed
+    )
+
+
+def test_the_line_before_the_summary_says_where_the_time_went():
+    spent = TimeShares({TimeUse.COMPUTING: 6.0, TimeUse.WAITING: 2.0, TimeUse.OTHER: 90.0})
+    said = report.summary(finished(WorkDone({"fit": 1}, 20, 640, spent)), config())
+    assert said.splitlines() == [
+        "shoal: the workers' time: 75 % computing · 25 % waiting",
+        "shoal: 1 fit · 20 steps · 640 samples · 2 workers",
+    ]
+
+
+def test_a_script_that_never_trained_is_told_so_and_what_to_do():
+    said = report.summary(finished(WorkDone()), config())
+    assert said.startswith(
+        "shoal: nothing was trained through Keras: each of the 2 workers ran the whole script by itself"
+    )
+    assert "share the work of fit, train_on_batch, evaluate and predict, and of loops over shoal.batches" in said
+    assert "run it with `python`" in said
+
+
+def test_plain_keras_on_one_worker_ends_without_a_word():
+    plain = RunConfig("r1", 1, 1, "jax", "train.py", logs="/logs")
+    assert report.summary(finished(WorkDone(), finishers=1), plain) == ""
+
+
 def test_the_closing_shows_a_traceback_where_there_is_one():
     end = End(False, 1, "worker-1 raised X", ("worker-1",), "Traceback:\n  boom")
     assert report.closing(end, config()) == (
         "shoal: the run ended: worker-1 raised X.\n"
-        "  worker-1's traceback:\n    Traceback:\n      boom\n  Its whole log: /logs/worker-1.log"
+        "  worker-1's last words:\n    Traceback:\n      boom\n  Its whole log: /logs/worker-1.log"
     )
 
 
@@ -71,7 +133,8 @@ def test_a_folder_that_can_not_be_made_is_named(tmp_path):
 def test_a_follower_gives_whole_lines_with_names(tmp_path):
     path = tmp_path / "worker-1.log"
     path.touch()
-    follower = logs.Follower({"worker-1": path})
+    follower = logs.Follower()
+    follower.follow("worker-1", path)
     with path.open("ab", buffering=0) as log:
         log.write(b"one\ntw")
         assert follower.new_lines() == ["[worker-1] one"]
@@ -86,3 +149,13 @@ def test_the_tail_of_a_long_log_is_read_from_its_end(tmp_path):
     path.write_bytes(b"x" * 200_000 + b"\nlast\n")
     assert logs.tail(path, 1) == ["last"]
     assert logs.tail(tmp_path / "none.log", 5) == []
+
+
+def test_a_log_that_can_not_be_written_costs_its_lines_and_not_the_run(tmp_path):
+    said: list[str] = []
+    (tmp_path / "file").touch()
+    with logs.Logs(tmp_path / "file" / "logs", said.append).open("worker-3") as log:
+        log.write(b"lost")
+    (text,) = said
+    assert text.startswith("worker-3 has no log: can't write ")
+    assert "Not a directory" in text

@@ -14,21 +14,22 @@ import pytest
 from shoal.cluster.messages import End
 from shoal.config import RunConfig, Servers
 from shoal.launch import local
-from shoal.launch.plan import Plan, ProcessPlan
+from shoal.launch.plan import LaunchPlan, ProcessPlan
 from shoal.launch.processes import Process
+from shoal.launch.supervision import local_coordination, local_launcher
 
 # `heard` has the messages of the launcher so far; `until` waits for one; `tell` lets a member exit with a code.
 _COORDINATOR = """
 import sys
 from pathlib import Path
-from shoal.cluster.leash import Dying, Leash, Reaped, Spawned, Told, Wanted
+from shoal.cluster.launcher_pipe import Dying, LauncherPipe, MemberTold, Reaped, Spawned, Wanted
 from shoal.cluster.messages import End
 
 folder = Path(sys.argv[1])
-leash = Leash(0, 1)
+launcher_pipe = LauncherPipe(0, 1)
 heard = []
 def until(wanted):
-    while not any(wanted(message) for message in heard): heard.extend(leash.receive())
+    while not any(wanted(message) for message in heard): heard.extend(launcher_pipe.receive())
 def spawned(id):
     until(lambda message: isinstance(message, Spawned) and message.member == id)
 def tell(id, code):
@@ -38,10 +39,10 @@ def tell(id, code):
 
 # The end: everyone leaves well, and the launcher lets go.
 _END = """
-leash.send(End(True, 0, "done"))
+launcher_pipe.send(End(True, 0, "done"))
 for id in {message.member for message in heard if isinstance(message, Spawned)}: tell(id, 0)
 try:
-    while True: heard.extend(leash.receive())
+    while True: heard.extend(launcher_pipe.receive())
 except EOFError:
     (folder.parent / "heard").write_text("\\n".join(map(str, heard)))
 """
@@ -73,19 +74,19 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         role = "coordinator" if module.endswith("coordinator") else "member"
         return Process(f"stand_in_{role}", *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(local, "Process", stand_in)
+    for module in (local_coordination, local_launcher):
+        monkeypatch.setattr(module, "Process", stand_in)
 
     def play(scene: str, workers: int = 1, servers: int = 2, max_restarts: int = 3, end: str = _END) -> End:
         (tmp_path / "stand_in_coordinator.py").write_text(_COORDINATOR + dedent(scene) + end)
         config = RunConfig("r1", workers, 1, "jax", "train.py", least=1, servers=Servers(servers, 1, None))
-        plan = Plan(
+        plan = LaunchPlan(
             config,
             tuple(ProcessPlan(f"worker-{number}", (), environment) for number in range(workers)),
             tuple(ProcessPlan(f"server-{number}", (), environment) for number in range(servers)),
             max_restarts,
         )
-        with local._Launcher(plan, folder, tmp_path, {**environment, "PATH": "/bin"}) as launcher:
-            return launcher.run()
+        return local.supervise(plan, folder, tmp_path, {**environment, "PATH": "/bin"})
 
     return play
 
@@ -102,8 +103,8 @@ def test_servers_are_started_with_logs_of_their_own_and_without_the_terminal(pla
     assert play("for id in ('worker-0', 'worker-1', 'server-0', 'server-1'): spawned(id)", workers=2).ok
     assert started(tmp_path) == ["server-0", "server-1", "worker-0", "worker-1"]
     for id in ("server-0", "server-1"):
-        cores, canary = words_of(tmp_path, id)
-        assert (cores, canary.isdecimal()) == ("-", True)
+        cores, death_pipe = words_of(tmp_path, id)
+        assert (cores, death_pipe.isdecimal()) == ("-", True)
         assert (tmp_path / f"{id}.log").read_text() == f"{id} is here\n"
     assert len(words_of(tmp_path, "worker-1")) == 3, "a worker may become the chief"
 
@@ -123,7 +124,7 @@ def test_workers_and_servers_are_counted_separately(play: Play, tmp_path: Path) 
     scene = """
     spawned('server-0'); tell('server-0', 9); spawned('server-2')
     tell('worker-0', 9); spawned('worker-2')
-    leash.send(Wanted(2)); spawned('worker-4')
+    launcher_pipe.send(Wanted(2)); spawned('worker-4')
     """
     assert play(scene, workers=2).ok
     workers = [f"worker-{number}" for number in range(5)]

@@ -14,16 +14,16 @@ from click.testing import CliRunner
 
 from shoal import cli
 from shoal.checkpoint.drafts import Draft
-from shoal.checkpoint.publish import Published, publish
+from shoal.checkpoint.publish import PublishedCheckpoint, publish
 from shoal.checkpoint.writer import Writer, Written
-from shoal.hook.engine import Variables
+from shoal.hook.backends.base import variables_of
 
 folder = Path(sys.argv[1])
 
 
 def save(step: int, model: Any, header: Any, change: Any = lambda arrays: None) -> Path:
     """A checkpoint of a model, as a run would write it."""
-    variables = Variables(model)
+    variables = variables_of(model)
     kinds = {"trainable": variables.trainable, "state": variables.states}
     arrays = {
         f"{kind}/{i}/{v.path}": np.array(keras.ops.convert_to_numpy(v))
@@ -37,7 +37,7 @@ def save(step: int, model: Any, header: Any, change: Any = lambda arrays: None) 
     writer.close()
     assert isinstance(written, Written), written
     published = publish(draft, [written.part], header, keep=100)
-    assert isinstance(published, Published), published
+    assert isinstance(published, PublishedCheckpoint), published
     return published.path
 
 

@@ -17,10 +17,11 @@ from keras import layers, optimizers
 from shoal.checkpoint import manifest
 from shoal.checkpoint.drafts import Draft
 from shoal.checkpoint.pieces import join
-from shoal.checkpoint.publish import Published, publish
+from shoal.checkpoint.publish import PublishedCheckpoint, publish
 from shoal.checkpoint.writer import Writer, Written
-from shoal.hook.shard_state import ShardState, parameters_of
-from shoal.hook.whole_optimizer import (
+from shoal.hook.backends.base import variables_of
+from shoal.hook.served.shard_state import ShardState, parameters_of
+from shoal.hook.served.whole_optimizer import (
     WholeOptimizer,
     known_to_workers,
     number_of_loss_scale,
@@ -28,7 +29,7 @@ from shoal.hook.whole_optimizer import (
     read_into,
     to_write,
 )
-from shoal.store.shards import cut
+from shoal.store.decisions.shards import into_shards
 
 OPTIMIZERS = {
     "sgd": lambda name: optimizers.SGD(0.1, name=name),
@@ -43,7 +44,7 @@ OPTIMIZERS = {
     "muon": lambda name: optimizers.Muon(name=name),
     "adafactor": lambda name: optimizers.Adafactor(name=name),
     "together": lambda name: optimizers.Adam(global_clipnorm=1.0, name=name),
-    "averages": lambda name: optimizers.Adam(use_ema=True, name=name),
+    "averages": lambda name: optimizers.Adam(use_ema=True, gradient_accumulation_steps=2, name=name),
     "scaled": lambda name: optimizers.LossScaleOptimizer(optimizers.Adam(use_ema=True, name="inner"), name=name),
     "scaled schedule": lambda name: optimizers.LossScaleOptimizer(
         optimizers.SGD(optimizers.schedules.ExponentialDecay(0.1, 10, 0.5), momentum=0.9, name="inner"), name=name
@@ -78,7 +79,7 @@ def shards(model: Any, optimizer: Any, idle: int) -> list[ShardState]:
     """Of a model whose last variables, so many of them, have no gradients."""
     trained = model.trainable_variables[: len(model.trainable_variables) - idle]
     parameters = parameters_of(trained, optimizer)
-    return [ShardState(shard, parameters, trained, optimizer) for shard in cut(parameters, 3)]
+    return [ShardState(shard, parameters, trained, optimizer) for shard in into_shards(parameters, 3)]
 
 
 def check(kind: str, folder: Path, idle: int = 0) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def check(kind: str, folder: Path, idle: int = 0) -> dict[str, Any]:
         written.append(outcome.part)
         writer.close()
     published = publish(step, written, {}, keep=99)
-    assert isinstance(published, Published), published
+    assert isinstance(published, PublishedCheckpoint), published
     again = shards(model, fresh, idle)
     for state, other in zip(again, states, strict=True):
         read_into(whole, state, published.path)
@@ -131,7 +132,8 @@ def check(kind: str, folder: Path, idle: int = 0) -> dict[str, Any]:
         for (path, shape), (other, actual) in zip(listed, whole_path, strict=True)
     )
     unbuilt = OPTIMIZERS[kind]("own")
-    known = {number: variable.path for number, variable in known_to_workers(unbuilt).items()}
+    model.compile(unbuilt)
+    known = {number: variable.path for number, variable in known_to_workers(variables_of(model)).items()}
     scale = number_of_loss_scale(unbuilt)
     knows = all(path == built.variables[number].path for number, path in known.items())
     return {

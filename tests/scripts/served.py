@@ -3,8 +3,8 @@
 served.py FOLDER EPOCHS [--pause SECONDS] [--until FILE] [--fits N] [--scope STALENESS] [--averaged arrays|stream]
           [--halt BATCH] [--units N] [--slow FILE]
 
-`--averaged`: trains another one after it, in float16 with a loss that is scaled too much at first, and with averages of
-the weights.
+`--averaged`: trains another one after it, in float16 with a loss that is scaled too much at first, with averages of the
+weights, and with accumulated gradients.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ class Before(keras.callbacks.Callback):
 def averaged() -> dict[str, Any]:
     keras.config.set_dtype_policy("mixed_float16")
     model = make_model()
-    optimizer = keras.optimizers.Adam(0.0002, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=20)
+    averages = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 7}  # not just before the end
+    optimizer = keras.optimizers.Adam(0.0005, gradient_accumulation_steps=2, **averages)
     model.compile(keras.optimizers.LossScaleOptimizer(optimizer, 2.0**18, 8), loss, metrics=[Ledger()])
     keras.config.set_dtype_policy("float32")
     before = Before()
@@ -126,7 +127,7 @@ def averaged() -> dict[str, Any]:
         "history": history,
         "weights": digest(model),
         "before": before.weights,
-        "iterations": int(optimizer.iterations),
+        "iterations": int(optimizer.variables[0]),  # all of which accumulate, and every second updates
     }
 
 

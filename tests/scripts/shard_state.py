@@ -14,17 +14,18 @@ from keras import layers, optimizers
 
 from shoal.collectives.arrays import view
 from shoal.errors import ShoalError
-from shoal.hook import sharded_embedding, store_layout
-from shoal.hook.engines import engine_for
-from shoal.hook.row_table import RowTable
-from shoal.hook.shard_optimizer import needs_of
-from shoal.hook.shard_state import Added, ShardState, parameters_of
-from shoal.hook.sharded_embedding import ShardedEmbedding
-from shoal.hook.store_layout import StoreLayout
-from shoal.hook.tables import refuse_unless_row_wise, tables_of
-from shoal.hook.updates import refuse_unless_served
-from shoal.store.rows import Table
-from shoal.store.shards import cut
+from shoal.hook.backends.registry import Engines
+from shoal.hook.calls.fit import refuse_unless_served
+from shoal.hook.served.keras_optimizer import KerasOptimizer
+from shoal.hook.served.shard_optimizer import LossScales, needs_of, refuse_unless_row_wise
+from shoal.hook.served.shard_state import ShardState, parameters_of
+from shoal.hook.tables.row_table import RowTable
+from shoal.hook.tables.sharded_embedding import ShardedEmbedding
+from shoal.hook.tables.worker_tables import TablesOnServers
+from shoal.store.decisions.shards import into_shards
+from shoal.store.values.rows import Table
+from shoal.training import store_layout
+from shoal.training.store_layout import Added, StoreLayout
 
 Arrays = list[np.ndarray]
 
@@ -93,6 +94,10 @@ def misaligned(values: np.ndarray) -> np.ndarray:
     return copy
 
 
+# What a run would have.
+ENGINES, TABLES = Engines(), TablesOnServers()
+
+
 class Beside:
     """The whole model on its engine, and the same model in shards."""
 
@@ -100,11 +105,11 @@ class Beside:
         self.model = model
         self.trainable = model.trainable_variables
         self.parameters = parameters_of(self.trainable, model.optimizer)
-        self.shards = cut(self.parameters, 2)
+        self.shards = into_shards(self.parameters, 2)
         self.states = self.shard()
         self._rng = np.random.default_rng(5)
         model.optimizer.build(self.trainable)
-        self._engine = engine_for(model)
+        self._engine = ENGINES.of(model)
         self._engine.begin(0)
         self._engine.trace((np.zeros((2, 300), np.float32), np.zeros(2, np.int64)))
 
@@ -125,7 +130,7 @@ class Beside:
                 about = [np.array([self._engine.read(optimizer.dynamic_scale), time != 1], np.float32)]
             for shard, state in zip(self.shards, self.states, strict=True):
                 state.apply(0, [*(place(gradients[r.parameter][r.start : r.stop]) for r in shard.ranges), *about])
-            self._engine.apply([aligned(gradient) for gradient in gradients.values()], [])
+            self._engine.apply(0, [aligned(gradient) for gradient in gradients.values()], [])
             self._engine.settle()
 
     def differing(self, weights_of: Callable[[ShardState], Arrays] = ShardState.weights) -> tuple[int, float]:
@@ -169,6 +174,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "clipnorm": lambda: optimizers.Adam(1e-2, clipnorm=0.5),
     "global_clipnorm": lambda: optimizers.Adam(1e-2, global_clipnorm=0.5),
     "loss scale": lambda: optimizers.LossScaleOptimizer(optimizers.Adam(1e-2, use_ema=True), 4.0, 2),
+    "accumulation": lambda: optimizers.Adam(1e-2, gradient_accumulation_steps=2, use_ema=True),
 }
 MODELS: dict[str, Callable[[], Any]] = {
     **{name: (lambda make=make: make_model(make())) for name, make in OPTIMIZERS.items()},
@@ -177,8 +183,8 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 if keras.backend.backend() == "tensorflow":
     MODELS["decay by layer"] = decaying_by_layer
-HANDED_ON = ("ema", "adafactor", "loss scale")  # trained with before
-AVERAGING = ("ema", "loss scale")
+HANDED_ON = ("ema", "adafactor", "loss scale", "accumulation")  # trained with before
+AVERAGING = ("ema", "loss scale", "accumulation")
 
 
 def same_bits() -> Iterator[tuple[str, list[tuple[int, float]]]]:
@@ -225,7 +231,9 @@ class Small:
     def __init__(self, optimizer: Any, added: Sequence[Added] = (), **settings: bool) -> None:
         self.variable = keras.Variable(np.arange(8.0, dtype=np.float32), name="small")
         parameters = parameters_of([self.variable], optimizer)
-        self.state = ShardState(cut(parameters, 1)[0], parameters, [self.variable], optimizer, added, **settings)
+        self.state = ShardState(
+            into_shards(parameters, 1)[0], parameters, [self.variable], optimizer, added, **settings
+        )
 
     def push(self, gradient: float, epoch: int = 0, *added: Any) -> None:
         specs = self.state.specs.gradients[1:]
@@ -325,14 +333,14 @@ def overflowing() -> dict[str, list[tuple[float, float]]]:
     return seen | {"set": [(float(small.weights()[0][0]), float(small.weights()[1][0]))]}
 
 
-def resets() -> list[tuple[float, int, float]]:
-    """The sums after updates of these epochs: the fourth is late."""
+def resets() -> list[tuple[float, int, float, int]]:
+    """The sums, and the epoch that they are of, after updates of these epochs: the fourth is late."""
     small = Small(optimizers.SGD(0.5), [METRIC, COUNTS, STATISTIC])
     seen = []
     for epoch in (0, 0, 1, 0, 1, 3):
         small.push(0.0, epoch, 0.5, 2, 0.25)
-        _, total, counts, statistic = small.weights()
-        seen.append((float(total[0]), int(counts[3]), float(statistic[1])))
+        _, total, counts, statistic, told = small.weights()
+        seen.append((float(total[0]), int(counts[3]), float(statistic[1]), int(told[0])))
     return seen
 
 
@@ -370,7 +378,7 @@ def model_stays() -> dict[str, bool]:
     model = make_model(optimizers.Adam(1e-2))
     before = [np.array(keras.ops.convert_to_numpy(variable)) for variable in model.variables]
     parameters = parameters_of(model.trainable_variables, model.optimizer)
-    state = ShardState(cut(parameters, 1)[0], parameters, model.trainable_variables, model.optimizer)
+    state = ShardState(into_shards(parameters, 1)[0], parameters, model.trainable_variables, model.optimizer)
     state.apply(0, [np.ones(spec.shape, spec.dtype) for spec in state.specs.gradients])
     after = [np.array(keras.ops.convert_to_numpy(variable)) for variable in model.variables]
     return {"same": same(before, after), "optimizer unbuilt": not model.optimizer.built}
@@ -380,13 +388,14 @@ def cuts() -> dict[int, int]:
     """By the number of servers: how many parameters lie in more than one shard."""
     model = make_model(optimizers.Adam(0.1))
     model.optimizer.build(model.trainable_variables)
-    engine = engine_for(model)
+    engine = ENGINES.of(model)
     engine.begin(0)
-    shape = engine.trace((np.zeros((2, 300), np.float32), np.zeros(2, np.int64)))
+    shape = engine.trace((np.zeros((2, 300), np.float32), np.zeros(2, np.int64))).only
     store_layout.SHARD_BYTES = 1 << 16
     counts = {}
     for servers in (1, 2):
-        ranges = [r.parameter for s in StoreLayout(engine, shape, model.optimizer, servers).shards for r in s.ranges]
+        layout = StoreLayout(engine, shape, KerasOptimizer(model, engine, LossScales()), (), servers)
+        ranges = [r.parameter for s in layout.shards for r in s.ranges]
         counts[servers] = len(ranges) - len(set(ranges))
     return counts
 
@@ -555,8 +564,8 @@ def newcomer_with_another_window() -> str:
         rows = layers.Flatten()(ShardedEmbedding(10, 3, name="table")(inputs))
         model = keras.Model(inputs, layers.Dense(1)(rows))
         model.compile(optimizers.SGD(0.1), "mse")
-        tables_of(model).layers[0].resize(width)
-        return model, engine_for(model)
+        TABLES.of(model).layers[0].resize(width)
+        return model, ENGINES.of(model)
 
     (old, elder), (young, newcomer) = engine(5), engine(3)
     elder.begin(0)
@@ -567,10 +576,10 @@ def newcomer_with_another_window() -> str:
 
 def tables() -> dict[str, Any]:
     """Tables that live on servers, as a worker sees them. From here on in this process all do."""
-    sharded_embedding.live_on_servers(is_server=False)
+    ShardedEmbedding.tables_home = TABLES
     inputs = keras.Input((2,), dtype="int32")
     model = keras.Model(inputs, layers.Flatten()(ShardedEmbedding(10, 3, name="table")(inputs)))
-    known = tables_of(model)
+    known = TABLES.of(model)
 
     def ids(*samples: list[int]) -> list[int]:
         return known.ids((np.array(samples, np.int32), np.zeros(len(samples))), "sample {}".format)[0].tolist()

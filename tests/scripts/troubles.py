@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -69,7 +70,7 @@ def other_model() -> None:
 @case
 def other_data() -> None:
     model = models.compile_for_classes(models.dense(), "sgd")
-    rng = np.random.default_rng()
+    rng = np.random.default_rng(shoal.rank())
     model.fit(rng.normal(size=(32, 8, 8, 1)), rng.integers(0, 5, 32), verbose=0)
 
 
@@ -83,9 +84,9 @@ def nothing() -> None:
     )
     models.compile_for_classes(model, "sgd").fit(x[order], y[order], verbose=0)
     words = [f"word {i}" for i in range(50)]
-    told = shoal.session.current().company.gather("what all must agree on", "".join(set(words)).encode()).values
+    told = shoal.session.current().worker_group.gather("what all must agree on", "".join(set(words)).encode()).values
     assert told[0] == told[1]
-    told = shoal.session.current().company.gather("the weights", models.weights_hash(model).encode()).values
+    told = shoal.session.current().worker_group.gather("the weights", models.weights_hash(model).encode()).values
     assert told[0] == told[1]
 
 
@@ -119,6 +120,61 @@ def bad_sample() -> None:
     dense = models.dense()
     model = models.compile_for_classes(Picky(dense.inputs, dense.outputs), keras.optimizers.SGD(0.1))
     model.fit(x, y, batch_size=16, epochs=2, verbose=0)
+
+
+@case
+def caught_on_one() -> None:
+    """Only the bad worker catches its error, and goes on to another call."""
+    with contextlib.suppress(ArithmeticError if shoal.rank() == BAD else ()):
+        fit(fail)
+    fit()
+
+
+@case
+def caught_and_over() -> None:
+    """The bad worker catches its error, and its script is over."""
+    with contextlib.suppress(ArithmeticError if shoal.rank() == BAD else ()):
+        fit(fail)
+
+
+@case
+def caught_before_a_file() -> None:
+    """The chief raises before it writes what the others wait for; it goes on to a call that needs them all."""
+
+    class Save(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if shoal.is_chief():
+                raise ArithmeticError("the numbers do not add up")
+            self.model.save_weights("never.weights.h5")
+
+    model = models.compile_for_classes(models.dense(), "sgd")
+    with contextlib.suppress(ArithmeticError if shoal.is_chief() else ()):
+        model.fit(*models.images(), verbose=0, callbacks=[Save()])
+    model.save_weights("last.weights.h5")
+
+
+@case
+def a_file_that_can_not_be_written() -> None:
+    """It fails on all workers with an error of the same class, which a script may catch."""
+    model = models.compile_for_classes(models.dense(), "sgd")
+    model.fit(*models.images(), verbose=0)
+    with contextlib.suppress(OSError):
+        model.save_weights("/nowhere/first.weights.h5")
+    model.fit(*models.images(), verbose=0)
+    model.save("/nowhere/second.keras")
+
+
+@case
+def caught_by_a_server() -> None:
+    """Only a server finds that it can't do its part. If its script went on, the worker would wait for it."""
+
+    class Forgetful(keras.optimizers.SGD):
+        def __init__(self, strength: float = 1.0, **given: Any) -> None:
+            super().__init__(**given)
+            self.strength = strength
+
+    with contextlib.suppress(Exception):
+        models.compile_for_classes(models.dense(), Forgetful(2.0)).fit(*models.images(), verbose=0)
 
 
 @case

@@ -14,6 +14,7 @@ import models
 import numpy as np
 
 import shoal
+from shoal import session
 
 samples: list[int] = []
 
@@ -31,4 +32,5 @@ x, y = models.images()
 dense = models.dense()
 model = models.compile_for_classes(Slow(dense.inputs, dense.outputs), "sgd")
 model.fit(np.tile(x, (32, 1, 1, 1)), np.tile(y, 32), batch_size=32, epochs=1, verbose=0)
+print("pieces", session.current().recorder.pieces, flush=True)
 print("worker", shoal.rank(), "samples", sum(samples), "weights", models.weights_hash(model), flush=True)

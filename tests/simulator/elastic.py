@@ -1,9 +1,9 @@
 """An elastic run under one seed: the real coordinator's decisions, the real code of every worker, no process.
 
-What is real: Membership and its record; Seat with its thread, Session, Company, resync, form, Meeting, Exchanges,
-PeerGroup, the exchange over sockets, Reduction and the notes. What is not: sockets, processes, time (machine.py), the
-shells of the coordinator and the launcher, and the script, which walks through the calls of a Keras script as
-hook/fit.py does.
+What is real: Membership and its record; CoordinatorLink with its thread, Session, Calls, SynchronousTraining and its
+loop over epochs, the data agreement, WorkerGroup, resync, form, Messenger, Exchanges, PeerGroup, the exchange over
+sockets, Reduction and the notes. What is not: sockets, processes, time (machine.py), the shells of the coordinator and
+the launcher, the model (toy.py), and the script with what the hook does for it (script.py).
 
 `play(plan)` runs one plan and checks it; a failing one is made smaller by `shrink` before it is told.
 """
@@ -11,38 +11,41 @@ hook/fit.py does.
 from __future__ import annotations
 
 import dataclasses
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import msgspec
-import numpy as np
 from greenlet import GreenletExit
 
+from shoal.cluster.coordinator_link import CoordinatorLink
+from shoal.cluster.coordinator_log import LogPlan
 from shoal.cluster.events import (
-    Closed,
     Decision,
     Event,
     Evidence,
     Exited,
     Fence,
     HangUp,
-    Over,
-    Report,
+    KeepResult,
+    LinkClosed,
+    ReportTrouble,
+    RunOver,
     Said,
     Started,
     Tell,
+    TellResults,
     Tick,
-    Want,
+    WantWorkers,
 )
 from shoal.cluster.identity import Identity
-from shoal.cluster.member import Seat
-from shoal.cluster.membership import Membership, Record
+from shoal.cluster.log_entries import entries
+from shoal.cluster.membership import Membership
+from shoal.cluster.membership_record import Recalled, recall
 from shoal.cluster.messages import (
     Admit,
     Beat,
+    Caught,
     Decline,
     Done,
     DrainRequest,
@@ -54,25 +57,28 @@ from shoal.cluster.messages import (
 )
 from shoal.cluster.messages import End as RunEnd
 from shoal.cluster.view import Member, View
-from shoal.collectives.abstract import AbstractGroup, Result
-from shoal.collectives.messages import Published, Reduced
-from shoal.config import Deadlines, RunConfig
+from shoal.collectives.group import Gathered
+from shoal.collectives.messages import Reduced, SlotsPublished
+from shoal.config import RunConfig
 from shoal.errors import CutOff, RunEnded, WireError
-from shoal.hook.calls import decode_plain, encode_plain
 from shoal.session import Session
-from shoal.strategies.allreduce import Exchanged, Reduction
-from shoal.strategies.notes import Note, leavers, newcomers, stopped
-from shoal.strategies.schema import Combine, Entry, Schema
+from shoal.strategies.allreduce import Exchanged
+from shoal.training.logs import Logs
+from shoal.training.position import Position
 from shoal.wire.messages import Message
 
-from .machine import COORDINATOR, End, Process, SimulatedListener, World, current, simulated
+from .machine import COORDINATOR, End, Process, SimulatedListener, World, simulated
+from .plan import DEADLINES, Fault, Plan, random_plan
+from .script import Script
+from .toy import EPOCHS, Reference, Step
+
+__all__ = ["DEADLINES", "LIMIT", "Fault", "Plan", "Simulation", "Wrong", "play", "random_plan"]
 
 TICK = 0.1
-DEADLINES = Deadlines(silence=2.0, stall=12.0, connect=5.0, start=15.0)
 IDENTITY = Identity("jax", "0.10", "3.15", "2.4", 1, 4, "x86_64 avx2")
 OUTSIDE = 76  # the exit code of a worker without which the run went on
 ENDED = 75  # the exit code of a worker whose run was over before its script was
-BATCH = 16
+CHECK_EVERY = 2  # steps between two comparisons of the workers' weights
 STRAGGLERS = 20.0  # seconds after the end, until which everyone who can has ended
 NOBODY = -1  # the link of one who asks from a terminal and does not wait for the answer
 STATED = (0, ENDED, 130)  # exit codes of workers that nobody replaces
@@ -82,370 +88,22 @@ class Wrong(AssertionError):
     """A promise was broken."""
 
 
-# The plan ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What happens to whom, so many seconds after a mark ("start", "view 2", "step 4", "ready", "admit", "done", …)."""
-
-    # Of workers: kill, pause, cut, away, fail, ghost, drain. Of the run: standby, scale (to `workers`). Of the
-    # coordinator: coordinator (it is killed), torn (it is killed while it tells a view).
-    kind: str
-    who: int | str = 0  # a worker's number; or "chief", "newest", "last" (of the view), "admitter"
-    mark: str = "start"
-    delay: float = 0.0
-    seconds: float = 0.0  # of a pause or a cut
-    other: int | str = 1  # from whom it is cut off
-    error: str = "boom"
-    workers: int = 2
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A run and all that goes wrong in it."""
-
-    seed: int
-    workers: int = 3
-    least: int = 1
-    pieces: int = 4
-    restarts: int = 2  # per place
-    fences_kill: bool = True  # the fenced are on the coordinator's host
-    late: float = 0.0
-    lost_beats: float = 0.0
-    repeats: float = 0.0  # of what is said to the coordinator
-    validates: bool = True
-    nested: bool = False  # a callback evaluates at the end of each epoch
-    stall: float = DEADLINES.stall
-    stop_at: int | None = None  # the callbacks of the first fit stop it after so many steps
-    faults: tuple[Fault, ...] = ()
-
-
-OTHER_KINDS = (
-    "cut",
-    "away",
-    "fail",
-    "ghost",
-    "standby",
-    "standby",
-    "drain",
-    "scale",
-    "coordinator",
-    "coordinator",
-    "torn",
-)
-
-
-def random_plan(seed: int) -> Plan:
-    chance = random.Random(f"plan {seed}")
-    workers = chance.choice((2, 2, 3, 3, 3, 4, 4, 5))
-    plan = Plan(
-        seed,
-        workers,
-        least=chance.choice((1, 1, 2, workers)),
-        pieces=chance.choice((workers, 4, 5, 8)) if workers < 5 else 8,
-        restarts=chance.choice((0, 1, 2, 3)),
-        fences_kill=chance.random() < 0.6,
-        late=chance.choice((0.0, 0.0, 0.02, 0.1)),
-        lost_beats=chance.choice((0.0, 0.0, 0.2)),
-        repeats=chance.choice((0.0, 0.1)),
-        validates=chance.random() < 0.7,
-        nested=chance.random() < 0.3,
-        stop_at=chance.choice((None, None, None, 2, 4)),
-    )
-    return dataclasses.replace(plan, faults=tuple(_random_faults(chance, plan)))
-
-
-def _random_faults(chance: random.Random, plan: Plan) -> list[Fault]:
-    faults: list[Fault] = []
-    for _ in range(chance.choice((0, 1, 1, 2, 2, 3, 4))):
-        mark, delay = _random_moment(chance)
-        who: int | str = chance.choice((*range(plan.workers), "chief", "newest", "newest", "last", "admitter"))
-        kind = chance.choice(("kill",) * 8 + ("pause",) * 3 + OTHER_KINDS)
-        seconds = chance.choice((chance.uniform(0.1, 1.2), chance.uniform(3.0, 20.0)))
-        other: int | str = chance.choice((*range(plan.workers), "chief", "last"))
-        error, count = chance.choice(("boom", "bang")), chance.randint(1, plan.workers + 1)
-        faults.append(Fault(kind, who, mark, delay, seconds, other, error, count))
-        if kind == "kill" and chance.random() < 0.3:  # several at once, or one more while the others recover
-            faults.append(Fault("kill", chance.choice((*range(plan.workers), "newest", "chief")), mark, delay))
-    return faults
-
-
-def _random_moment(chance: random.Random) -> tuple[str, float]:
-    marks = (
-        ("start", chance.uniform(0.0, 6.0)),
-        (f"view {chance.randint(1, 5)}", chance.expovariate(1 / 0.05)),
-        (f"view {chance.randint(2, 5)}", chance.expovariate(1 / 0.01)),
-        (f"step {chance.randint(0, 9)}", chance.expovariate(1 / 0.01)),
-        ("ready", chance.expovariate(1 / 0.1)),
-        ("let in", chance.expovariate(1 / 0.01)),
-        ("admit", chance.expovariate(1 / 0.005)),
-        ("evaluate", chance.expovariate(1 / 0.02)),
-        ("done", chance.expovariate(1 / 0.01)),
-    )
-    return chance.choice(marks)
-
-
-# What the run must come to ----------------------------------------------------------------------------
-
-EPOCHS, STEPS = {"first": 2, "second": 1}, 3
-FIRST_WEIGHTS = 1
-
-
-def gradient(weights: int, what: str, epoch: int, step: int, piece: int) -> int:
-    mixed = weights * 31 + len(what) * 7 + epoch * 13 + step * 17 + piece * 101 + 1
-    return mixed * 2654435761 % 2**31
-
-
-def updated(weights: int, total: int) -> int:
-    return (weights * 6364136223846793005 + total) % 2**61
-
-
-def expected(plan: Plan) -> list[tuple[str, int, int, int]]:
-    """All steps in their order, with the weights after each: (fit, epoch, step, weights)."""
-    weights, steps = FIRST_WEIGHTS, []
-    for name, epochs in EPOCHS.items():
-        done = 0
-        for epoch in range(epochs):
-            for step in range(STEPS):
-                total = sum(gradient(weights, name, epoch, step, piece) for piece in range(plan.pieces))
-                weights = updated(weights, total)
-                steps.append((name, epoch, step, weights))
-                done += 1
-                if name == "first" and done == plan.stop_at:
-                    break
-            if name == "first" and plan.stop_at is not None and done >= plan.stop_at:
-                break
-    return steps
-
-
-# A worker's script ------------------------------------------------------------------------------------
-
-
-class Position(msgspec.Struct):
-    """Where a fit stands, between two steps."""
-
-    fit: str
-    seed: str = ""
-    epoch: int = 0
-    step: int = 0
-    total: int = 0
-    calls: int = 0
-    stop: bool = False
-
-
-class Script:
-    """What the user's script and the hook do in one worker."""
-
-    def __init__(self, sim: Simulation, process: Process, run: Session) -> None:
-        self.sim = sim
-        self.plan = sim.plan
-        self.process = process
-        self.run = run
-        self.weights = FIRST_WEIGHTS
-        self.knows = not run.company.is_late  # its weights are the run's
-        self.fails: str | None = None
-        self.sums = Schema(
-            [
-                Entry("gradient", Combine.SUM, "int64", (1,)),
-                Entry("count", Combine.SUM, "int64", (self.plan.pieces,)),
-                Entry("who", Combine.SUM, "int64", (self.plan.pieces,)),
-            ]
-        )
-
-    def execute(self) -> None:
-        self.work(0.05)
-        for name in EPOCHS:
-            self.work(0.02)
-            fit = partial(self._fit, name)
-            returned = self.run.calls.count(fit, encode_plain, decode_plain, waits=False)
-            self.sim.watcher.returned(self, name, returned)
-            if name == "first":
-                self.work(0.02)
-                self.evaluate("between the fits")
-
-    def evaluate(self, name: str) -> None:
-        returned = self.run.calls.count(lambda call: self._evaluate(name), encode_plain, decode_plain)
-        self.sim.watcher.returned(self, name, returned)
-
-    def work(self, seconds: float) -> None:
-        """Takes about that long; the script may fail meanwhile."""
-        task = current()
-        task.sleep(seconds * (0.5 + self.sim.world.random.random()))
-        if self.fails is not None:
-            error, self.fails = self.fails, None
-            raise ValueError(error)
-
-    def agree(self, what: str, value: bytes) -> list[bytes]:
-        told = self.run.company.gather(what, value)
-        self.sim.watcher.told(self, what, told.members, told.values)
-        return told.values
-
-    def reduction(self, what: str | None) -> Reduction:
-        return Reduction(self.run.company, self.sums, self.plan.pieces, what)
-
-    def arrays(self, what: str, epoch: int, step: int, piece: int) -> list[np.ndarray[Any, Any]]:
-        """One piece: what it contributes, that it has been counted, and by whom."""
-        count, who = np.zeros(self.plan.pieces, np.int64), np.zeros(self.plan.pieces, np.int64)
-        count[piece], who[piece] = 1, 1 + int(self.process.name.rpartition("-")[2])
-        return [np.array([gradient(self.weights, what, epoch, step, piece)]), count, who]
-
-    def _fit(self, name: str, call: int) -> Any:
-        return Fit(self, name, call).run()
-
-    def _evaluate(self, name: str) -> int:
-        """As hook/evaluate.py does: one act that takes data together, agrees on names and reduces."""
-        reduction = self.reduction(None)
-
-        def act(group: AbstractGroup) -> Result:
-            self.sim.mark("evaluate")
-            self.work(0.05)
-            names = group.gather(f"{name}: names of logs", b"loss")
-            reduced = reduction.reduce(
-                group,
-                name,
-                self.plan.pieces,
-                lambda piece: (self.arrays(name, 0, 0, piece), 1.0),
-                lambda: Note(0),
-            )
-            return Result([names[0], *reduced.values], reduced.arrays)
-
-        try:
-            result = self.run.company.commit(act)
-            exchanged = reduction.exchanged(Result(result.values[1:], result.arrays))
-            self.sim.watcher.counted(self, name, exchanged)
-            return int(exchanged.totals[0][0])
-        finally:
-            reduction.close()
-
-
-class Fit:
-    """As hook/fit.py's Training does."""
-
-    def __init__(self, script: Script, name: str, call: int) -> None:
-        self._script = script
-        self._run = script.run
-        self._sim = script.sim
-        self._name = name
-        self._call = call
-        self.stop = False
-        self.at = Position(name)
-        self._newcomers: tuple[str, ...] = ()
-        self._leavers: tuple[str, ...] = ()
-        if not self._run.company.is_late:
-            self.at.seed = script.agree(f"{name}: the seed", script.process.name.encode())[0].decode()
-        self._reduction = script.reduction(name)
-
-    def run(self) -> Any:
-        script = self._script
-        if self._run.company.is_late:
-            over = self._run.company.enter(self, self._call)
-            if over is not None:
-                return decode_plain(self._run.calls.unpack(over))
-        else:
-            script.agree(f"{self._name}: digests", str(script.weights).encode())
-            chiefs = self._run.company.broadcast(f"{self._name}: weights", [np.array([script.weights])])
-            script.weights = int(chiefs[0][0])
-            script.agree(f"{self._name}: the first epoch", b"0")
-        while self.at.epoch < EPOCHS[self._name]:
-            self._epoch(self.at.epoch)
-            if self.stop:
-                break
-        self._reduction.close()
-        return script.weights
-
-    def give(self) -> Result:
-        self.at.calls, self.at.stop = self._run.calls.number, self.stop
-        self._sim.watcher.gave(self._script, self.at)
-        return Result([encode_plain(self.at)], [np.array([self._script.weights])])
-
-    def take(self, given: Result) -> None:
-        self.at = msgspec.msgpack.decode(given.values[0], type=Position)
-        self.stop, self._run.calls.number = self.at.stop, self.at.calls
-        self._script.weights = int(given.arrays[0][0])
-        self._script.knows = True
-        self._sim.watcher.took(self._script, self._name, self.at)
-        self._sim.mark("let in")
-
-    def _epoch(self, epoch: int) -> None:
-        script = self._script
-        while self.at.step < STEPS:
-            if not self._train(epoch):
-                break
-            if self.stop and self.at.step != STEPS:
-                self._tell_stop(epoch)
-                break
-        if script.plan.validates:
-            script._evaluate(f"{self._name} epoch {epoch}: validation")
-        if script.plan.nested:
-            script.evaluate(f"{self._name} epoch {epoch}: callback")
-        stops = script.agree(f"{self._name} epoch {epoch}: stop?", b"\1" if self.stop else b"\0")
-        self.stop = b"\1" in stops
-        self.at.epoch, self.at.step = epoch + 1, 0
-
-    def _train(self, epoch: int) -> bool:
-        at, script = self.at, self._script
-        if self._run.me in self._leavers:
-            self._run.leave()
-        task = Task(script, self._name, at, partial(self._note, False))
-        what = f"{self._name} epoch {epoch} step {at.step}"
-        exchanged = self._reduction.step(what, task, keeper=self, admit=self._newcomers, leavers=self._leavers)
-        assert exchanged is not None
-        self._newcomers = newcomers(exchanged.notes)
-        self._leavers = leavers(exchanged.shared.members, exchanged.notes)
-        if stopped(exchanged.notes):
-            self.stop = True
-            return False
-        script.weights = updated(script.weights, int(exchanged.totals[0][0]))
-        self._sim.watcher.committed(script, (self._name, epoch, at.step, script.weights), exchanged)
-        at.step += 1
-        at.total += 1
-        if self._name == "first" and at.total == script.plan.stop_at:
-            self.stop = True
-        return True
-
-    def _tell_stop(self, epoch: int) -> None:
-        task = Task(self._script, self._name, self.at, partial(self._note, True))
-        self._reduction.step(f"{self._name} epoch {epoch} step {self.at.step}", task, stops=True)
-
-    def _note(self, stop: bool) -> Note:
-        return Note(
-            self.at.total,
-            stop=stop,
-            weights=self._script.weights,
-            candidates=self._run.candidates(self._call),
-            leaves=self._run.drains,
-        )
-
-
-class Task:
-    """A worker's part of a step, as often as it is asked for."""
-
-    def __init__(self, script: Script, name: str, at: Position, note: Callable[[], Note]) -> None:
-        self._script, self._name, self._at = script, name, at
-        self.note = note
-
-    def take(self, split: Callable[[int], Sequence[range]], group: AbstractGroup) -> int | None:
-        return BATCH
-
-    def compute(self, piece: int, low: int, high: int) -> Sequence[np.ndarray[Any, Any]]:
-        self._script.work(0.05)
-        return self._script.arrays(self._name, self._at.epoch, self._at.step, piece)
-
-
 # The coordinator and the launcher ---------------------------------------------------------------------
 
 
 class Coordinator(Process):
     """The shell around the real membership. What it writes down outlives it."""
 
-    def __init__(self, sim: Simulation, record: Record | None = None) -> None:
+    def __init__(self, sim: Simulation, recalled: Recalled | None = None) -> None:
         super().__init__(sim.world, COORDINATOR, on_exit=lambda code: sim.coordinator_died())
         self._sim = sim
-        me, now = Member(COORDINATOR, "coordinator", 99, "here", ""), sim.world.time
+        me, now = Member(COORDINATOR, "coordinator", 99, "here", "this one", ""), sim.world.time
         self.membership = (
-            Membership.restored(record, sim.config, me, now) if record else Membership(sim.config, me, now)
+            Membership.restored(recalled.membership, sim.config, me, now, finished=tuple(sim.results))
+            if recalled
+            else Membership(sim.config, me, now)
         )
+        self._plan = LogPlan()
         self.dies_telling = False
         self._links: dict[int, End] = {}
         self._count = 0
@@ -477,11 +135,11 @@ class Coordinator(Process):
             return
         if message is None:
             self._links.pop(link).close()
-            self.happen(Closed(link))
+            self.happen(LinkClosed(link))
             return
         self._sim.heard(mine.peer if (mine := self._links.get(link)) else "", message)
         self.happen(Said(link, message))
-        repeatable = isinstance(message, Beat | Ready | Admit | Decline | Done | Finished)
+        repeatable = isinstance(message, Beat | Ready | Admit | Decline | Done | Finished | Caught)
         if repeatable and self.world.random.random() < self._sim.plan.repeats:
             self.world.soon(lambda: self.happen(Said(link, message)))
 
@@ -490,15 +148,25 @@ class Coordinator(Process):
             return
         decisions = self.membership.handle(event, self.world.time)
         self._sim.watcher.decided(event, decisions)
-        if any(isinstance(decision, Tell) for decision in decisions):
-            self._sim.record = self.membership.record()
+        self._sim.results |= {it.call: it.result for it in decisions if isinstance(it, KeepResult)}
+        if any(isinstance(decision, Tell | TellResults) for decision in decisions):
+            self._write_down()
         for decision in decisions:
             self._perform(decision)
+
+    def _write_down(self) -> None:
+        write = self._plan.next(self.membership, self.world.time)
+        if write is not None:
+            self._sim.log = write.content if write.anew else self._sim.log + write.content
+            self._plan.wrote(write)
 
     def _perform(self, decision: Decision) -> None:
         match decision:
             case _ if not self.alive:
                 pass
+            case TellResults(links, calls):
+                for call in calls:
+                    self._post(links, Finished(call, self._sim.results[call]))
             case Tell(links, ViewChange() as message) if self.dies_telling and len(links) > 1:
                 self._post(links[: self.world.random.randrange(len(links))], message)
                 self.kill(-9)
@@ -511,12 +179,12 @@ class Coordinator(Process):
                     self._links.pop(link).close()
             case Fence(member) if self._sim.plan.fences_kill:
                 self.world.processes[member.id].kill(-9)
-            case Over():
+            case RunOver():
                 self._sim.over_at = self.world.time
                 self.world.at(self.world.time + STRAGGLERS, lambda: None)
-            case Want(workers):
+            case WantWorkers(workers):
                 self._sim.start_more(workers)
-            case Report() | Fence():
+            case ReportTrouble() | Fence() | KeepResult():
                 pass
 
     def _post(self, links: Sequence[int], message: Message) -> None:
@@ -541,9 +209,11 @@ class Simulation:
             pieces=plan.pieces,
             transport="tcp",
             deadlines=msgspec.structs.replace(DEADLINES, stall=plan.stall),
+            check_every=CHECK_EVERY,
         )
         self.over_at: float | None = None
-        self.record: Record | None = None  # what the coordinator has written down
+        self.log = b""  # what the coordinator has written down
+        self.results: dict[int, bytes] = {}
         self.coordinator = Coordinator(self)
         self.watcher = Watcher(self)
         self.admitter = ""  # who said Admit last
@@ -616,8 +286,8 @@ class Simulation:
             self.world.at(self.world.time + self.world.random.uniform(0.05, 0.8), self._restart_coordinator)
 
     def _restart_coordinator(self) -> None:
-        """As launch/local.py does: another one, which is told who lives and who does not."""
-        self.coordinator = Coordinator(self, self.record)
+        """As launch/supervision/local_coordination.py does: another one, which is told who lives and who does not."""
+        self.coordinator = Coordinator(self, recall(list(entries(self.log))))
         for name, code in self._exits.items():
             self.coordinator.happen(Started(name))
             if code is not None:
@@ -668,10 +338,10 @@ class Simulation:
         try:
             address = f"unix:{process.name}"
             number = int(process.name.rpartition("-")[2])
-            me = Member(process.name, "worker", 100 + number, "here", address)
+            me = Member(process.name, "worker", 100 + number, "here", "this one", address)
             find = lambda deadline: COORDINATOR  # noqa: E731
-            seat = Seat.join(COORDINATOR, None, me, IDENTITY, self.config.deadlines, find=find)  # type: ignore[arg-type]
-            run = Session(process.name, self.config, seat, process.listener, "key")  # type: ignore[arg-type]
+            coordinator_link = CoordinatorLink.join(COORDINATOR, None, me, IDENTITY, self.config.deadlines, find=find)  # type: ignore[arg-type]
+            run = Session(process.name, self.config, coordinator_link, process.listener, "key")  # type: ignore[arg-type]
             try:
                 code = self._run_script(process, run)
                 run.close(ok=code == 0)
@@ -699,8 +369,8 @@ class Simulation:
             raise
         except Exception as error:
             self.watcher.raised(process.name, error)
-            assert run.seat is not None
-            run.seat.fail(error, repr(error))
+            assert run.coordinator_link is not None
+            run.coordinator_link.fail(error, repr(error))
             return 1
         self.watcher.finished(script)
         return 0
@@ -756,6 +426,11 @@ class Simulation:
                 if fault.seconds > DEADLINES.silence * 0.7:
                     self.harmed.add(process.name)
                 process.pause(fault.seconds)
+            case "dawdle":
+                if process.name in self.scripts:
+                    if fault.seconds > self.config.deadlines.stall * 0.7:
+                        self.harmed.add(process.name)
+                    self.scripts[process.name].dawdles = fault.seconds
             case "cut":
                 other = self._resolve(fault.other)
                 if other is not None and other is not process:
@@ -781,12 +456,12 @@ class Simulation:
     def _haunt(self, process: Process) -> None:
         """A message of an older view comes once more, on each connection of the newest."""
         script = self.scripts.get(process.name)
-        if script is None or script.run.company._group is None:
+        if script is None or script.run.worker_group._group is None:
             return
-        old = script.run.company.view - 1
+        old = script.run.worker_group.view - 1
         for end in process.ends:
             if end.peer in self.scripts:
-                words = (Published(old, 1, "a ghost", b""), Reduced(old, 1))
+                words = (SlotsPublished(old, 1, "a ghost", b""), Reduced(old, 1))
                 self.world.carry(end, (self.world.random.choice(words), []))
 
 
@@ -804,17 +479,26 @@ class Watcher:
     hopeless: bool = False  # at some moment nobody was left who knew where the run stood
     errors: dict[str, Exception] = field(default_factory=dict)
     done: list[str] = field(default_factory=list)
+    caught: list[str] = field(default_factory=list)
     newcomers: int = 0
     passed: int = 0
-    _committed: list[tuple[str, int, int, int]] = field(default_factory=list)
+    _seeds: dict[str, int] = field(default_factory=dict)  # of each fit, as agreed
+    _committed: list[Step] = field(default_factory=list)
+    _companies: set[tuple[str, ...]] = field(default_factory=set)  # the workers of each view
     _told: dict[str, tuple[str, object]] = field(default_factory=dict)
     _by: dict[str, set[str]] = field(default_factory=dict)
     _lost: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.expected = expected(self.sim.plan)
+        self.reference = Reference(self.sim.plan)
+
+    @property
+    def expected(self) -> list[Step]:
+        """All steps in their order, with the weights after each, of the fits that have begun."""
+        return self.reference.steps
 
     def check(self, promise: bool, text: str) -> None:
+        """What is checked often asks first: words are dear."""
         if not promise:
             self.wrong = self.wrong or Wrong(text)
             raise self.wrong
@@ -836,15 +520,16 @@ class Watcher:
                     for worker in view.workers:
                         self.check(self.counts(worker.id), f"{worker.id} is lost, but in view {view.number}")
                     self.views.append(view)
-                case Over(end):
+                    self._companies.add(tuple(worker.id for worker in view.workers))
+                case RunOver(end):
                     self.check(not self.overs, "a run is over once")
                     self.overs.append(end)
         self.check(self.sim.view == (self.views[-1] if self.views else None), "a view that nobody was told of")
-        if self.views and not self.hopeless and (not self.overs or any(isinstance(d, Over) for d in decisions)):
+        if self.views and not self.hopeless and (not self.overs or any(isinstance(d, RunOver) for d in decisions)):
             self.hopeless = not any(self.knows(worker.id) for worker in self.views[-1].workers)
 
     def counts(self, id: str) -> bool:
-        return self.sim.membership._seats[id].counts
+        return self.sim.membership._members[id].counts
 
     def knows(self, id: str) -> bool:
         """Whether it could still tell others where the run stands."""
@@ -867,26 +552,35 @@ class Watcher:
         self.check(not others, f"{what}: {me} has {value}, {', '.join(others)} {first[1]}")
         self._told[what], self._by[what] = (me, value), {me}
 
-    def told(self, script: Script, what: str, members: tuple[str, ...], values: list[bytes]) -> None:
-        self.check(len(members) == len(values), f"{what}: {len(values)} values of {members}")
-        self.same(script, what, (members, tuple(values)))
-        if "digests" in what:
-            self.check(set(values) == {str(script.weights).encode()}, f"{what}: {values}")
+    def agreed_on_seed(self, script: Script, name: str, told: Gathered) -> None:
+        """What the samples' order, and so all that follows, depends on: the chief's word."""
+        what = f"{name}: the seed"
+        self.check(len(told.members) == len(told.values), f"{what}: {told}")
+        if not self.counts(script.process.name):
+            return
+        self.same(script, what, (told.members, tuple(told.values)))
+        if self._seeds.get(name) != int(told.chiefs):
+            anew = name in self._seeds  # those who had heard another word are gone
+            self._seeds[name] = int(told.chiefs)
+            if anew:
+                self.reference = Reference(self.sim.plan)
+            for fit in self._seeds if anew else [name]:
+                self.reference.fit(fit, self._seeds[fit])
 
     def counted(self, script: Script, what: str, exchanged: Exchanged) -> None:
         """Every piece once, by the member of that view that held it."""
-        _, counts, who = exchanged.totals
+        counts, who = (total.tolist() for total in exchanged.totals[1:3])
         shared = exchanged.shared
-        self.check(list(counts) == [1] * self.sim.plan.pieces, f"{what}: pieces were counted {list(counts)} times")
+        if counts != [1] * self.sim.plan.pieces:
+            self.check(False, f"{what}: pieces were counted {counts} times")
         for member, (first, stop) in zip(shared.members, shared.held, strict=True):
             number = 1 + int(member.rpartition("-")[2])
-            self.check(list(who[first:stop]) == [number] * (stop - first), f"{what}: {list(who)} for {shared}")
-        views = [tuple(worker.id for worker in view.workers) for view in self.views]
-        self.check(shared.members in views, f"{what}: {shared.members} were never a view")
+            if who[first:stop] != [number] * (stop - first):
+                self.check(False, f"{what}: {who} for {shared}")
+        self.check(shared.members in self._companies, f"{what}: {shared.members} were never a view")
         self.same(script, what, (shared.members, tuple(who)))
 
-    def committed(self, script: Script, step: tuple[str, int, int, int], exchanged: Exchanged) -> None:
-        self.counted(script, f"step {step[:3]}", exchanged)
+    def committed(self, script: Script, step: Step, exchanged: Exchanged, logs: Logs) -> None:
         members = exchanged.shared.members
         self.check(len(members) >= self.sim.plan.least, f"step {step[:3]}: {members} are not enough")
         if not self._committed or self._committed[-1] != step:
@@ -900,29 +594,37 @@ class Watcher:
                 behind = len(self._committed) - 1 - self._committed.index(step)
                 late = behind > 1 and self.counts(script.process.name)
                 self.check(not late, f"{script.process.name} committed {step} {behind} steps after others")
+        self.logged(script, step[:3], logs)
 
-    def gave(self, script: Script, at: Position) -> None:
-        self.same(script, f"state {at.fit} {at.epoch} {at.step}", (msgspec.structs.astuple(at), script.weights))
+    def logged(self, script: Script, step: tuple[str, int, int], logs: Logs) -> None:
+        due = self.reference.logs.get(step)
+        if logs != due:
+            self.check(False, f"{script.process.name} logs {logs} after {step}; expected was {due}")
+
+    def gave(self, script: Script, name: str, at: Position) -> None:
+        self.same(script, f"state {name} {at.epoch} {at.step}", (msgspec.msgpack.encode(at), script.weights))
 
     def took(self, script: Script, name: str, at: Position) -> None:
         self.newcomers += 1
         me = script.process.name
-        self.check(at.fit == name, f"{me} is at the fit {name} and was told about {at.fit}")
-        self.same(script, f"state {at.fit} {at.epoch} {at.step}", (msgspec.structs.astuple(at), script.weights))
+        self.gave(script, name, at)
         before = sum(fit == "first" for fit, *_ in self.expected) if name == "second" else 0
-        weights = self.expected[before + at.total - 1][3] if before + at.total else FIRST_WEIGHTS
+        weights = self.expected[before + at.total - 1][3] if before + at.total else Reference(self.sim.plan).weights
         self.check(script.weights == weights, f"{me} was told other weights than those at {at}")
 
     def returned(self, script: Script, what: str, value: object) -> None:
         """Calls return the same to all, also to those who were not there."""
         self.same(script, f"{what} returned", value)
         if what in EPOCHS:
-            last = next(weights for fit, _, _, weights in reversed(self.expected) if fit == what)
-            self.check(value == last, f"{what} returned {value} to {script.process.name}; expected was {last}")
+            due = self.reference.returned.get(what)
+            self.check(value == due, f"{what} returned {value} to {script.process.name}; expected was {due}")
 
     def finished(self, script: Script) -> None:
         if script.knows:
             self.check(script.weights == self.expected[-1][3], f"{script.process.name} ends with other weights")
+            done = (script.run.trained, script.run.seen)
+            due = (len(self.expected), self.reference.samples)
+            self.check(done == due, f"{script.process.name} counted {done} steps and samples; expected were {due}")
         self.done.append(script.process.name)
 
     def raised(self, id: str, error: Exception) -> None:
@@ -943,6 +645,7 @@ class Watcher:
         took = self.sim.over_at or 0.0
         self.check(took <= due(self.sim.plan) or self.sim.config.deadlines.stall > 12.0, f"it took {took:.1f} s")
         if end.ok:
+            self.check(self._seeds.keys() == EPOCHS.keys(), f"no more fits than {list(self._seeds)}")
             self.check(self._committed == self.expected, f"{len(self._committed)} steps of {len(self.expected)}")
             self.check(bool(self.done), "nobody finished")
         else:
@@ -967,7 +670,7 @@ class Watcher:
 
     def lost(self) -> dict[str, str]:
         """Who was lost and why, as the first coordinator that found it out said it."""
-        found = {id: trouble.sentence(id) for id, trouble in self.sim.membership._troubles().items()}
+        found = {id: trouble.sentence(id) for id, trouble in self.sim.membership._judge.troubles().items()}
         self._lost = found | self._lost
         return self._lost
 
@@ -975,8 +678,8 @@ class Watcher:
         return "; ".join(self.lost().values())
 
     def whereabouts(self) -> str:
-        seats = self.sim.membership._seats.items()
-        where = ", ".join(f"{id} {seat.beat.doing} at {seat.beat.step}" for id, seat in seats if seat.counts)
+        members = self.sim.membership._members.items()
+        where = ", ".join(f"{id} {state.beat.doing} at {state.beat.step}" for id, state in members if state.counts)
         return (
             f"view {self.views[-1] if self.views else None}; {where}; lost: {self.why()}; {len(self._committed)} steps"
         )
@@ -991,7 +694,8 @@ def due(plan: Plan) -> float:
     """Until when it must be over. Only those who can't reach each other may take long."""
     if any(fault.kind in ("cut", "away", "ghost") for fault in plan.faults):
         return LIMIT
-    return 20.0 + 6.0 * len(plan.faults)
+    dawdled = sum(plan.stall for fault in plan.faults if fault.kind == "dawdle")
+    return 20.0 * (1 + plan.parts) / 2 + 6.0 * len(plan.faults) + dawdled
 
 
 def play(plan: Plan, limit: float = LIMIT) -> Simulation:
@@ -1023,7 +727,7 @@ def shrink(plan: Plan, wrong: Wrong, limit: float = LIMIT) -> tuple[Plan, Wrong]
         plainer = Plan(0)
         candidates += [
             dataclasses.replace(plan, **{name: getattr(plainer, name)})
-            for name in ("late", "lost_beats", "repeats", "nested", "validates", "stop_at")
+            for name in ("late", "lost_beats", "repeats", "nested", "validates", "stop_at", "raises", "executes")
             if getattr(plan, name) != getattr(plainer, name)
         ]
         for candidate in candidates:

@@ -1,6 +1,7 @@
 """Machines without machines: processes are greenlets, sockets are queues, time is a number.
 
-The real code of a worker (its Seat with its thread, Session, Company, form, Meeting, Exchanges) runs in here unchanged.
+The real code of a worker (CoordinatorLink with its thread, Session, WorkerGroup, form, Messenger, Exchanges) runs in
+here unchanged.
 `simulated(world)` replaces what it takes from the system: the clock, threads, eventfd, poll, connections. Every wait
 becomes a wait in one seeded scheduler, so a run is a function of its seed.
 
@@ -26,10 +27,12 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 import shoal.clock
 from shoal.clock import Deadline
-from shoal.cluster import member
+from shoal.cluster import coordinator_link
 from shoal.cluster.messages import Beat
-from shoal.collectives import formation, meeting
+from shoal.collectives import formation, messenger
 from shoal.errors import BadFrame, PeerClosed, PeerTimeout
+from shoal.observe import recorder
+from shoal.training import synchronous
 from shoal.wire.messages import Message
 from shoal.wire.transfer import transfer
 
@@ -562,22 +565,30 @@ def simulated(world: World) -> Iterator[None]:
         _exit=_exit_at_once,
         getppid=lambda: 1,
     )
-    threads = SimpleNamespace(Condition=_Condition, Event=_Event, Thread=_Thread)
+    threads = SimpleNamespace(Condition=_Condition, Event=_Event, Lock=_Condition, Thread=_Thread)
     replaced: list[tuple[object, str, object]] = [
         (shoal.clock, "SystemClock", lambda: clock),
-        (meeting, "SystemClock", lambda: clock),
-        (meeting, "wait", wait),
-        (meeting, "await_any", await_any),
+        (synchronous, "time", SimpleNamespace(perf_counter=world.now)),
+        (messenger, "SystemClock", lambda: clock),
+        (messenger, "wait", wait),
+        (messenger, "await_any", await_any),
         (sys.modules[transfer.__module__], "await_any", await_any),
         (formation, "wait", wait),
         (formation, "connect", connect),
-        (member, "connect", connect),
-        (member, "Wakeup", SimulatedWakeup),
-        (member, "os", system),
-        (member, "select", SimpleNamespace(poll=_Poll, POLLIN=1)),
-        (member, "threading", threads),
-        (member, "time", SimpleNamespace(monotonic=world.now, sleep=lambda seconds: current().sleep(seconds))),
-        (member, "print", lambda *_, **__: None),
+        (formation, "accept_any", lambda listeners, *rest: listeners[0].accept(*rest)),
+        (coordinator_link, "connect", connect),
+        (coordinator_link, "Wakeup", SimulatedWakeup),
+        (coordinator_link, "os", system),
+        (coordinator_link, "select", SimpleNamespace(poll=_Poll, POLLIN=1)),
+        (coordinator_link, "threading", threads),
+        (
+            coordinator_link,
+            "time",
+            SimpleNamespace(monotonic=world.now, sleep=lambda seconds: current().sleep(seconds)),
+        ),
+        (coordinator_link, "resident_bytes", lambda: 0),
+        (recorder, "time", SimpleNamespace(monotonic=world.now)),
+        (coordinator_link, "print", lambda *_, **__: None),
     ]
     missing = object()
     before = [(place, name, getattr(place, name, missing)) for place, name, _ in replaced]

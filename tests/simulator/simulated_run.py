@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 
 from shoal.clock import ManualClock
 from shoal.cluster.events import (
-    Closed,
     Decision,
     Event,
     Evidence,
     Exited,
     HangUp,
     Interrupted,
-    Over,
+    LinkClosed,
+    RunOver,
     Said,
     Tell,
     Tick,
@@ -31,11 +31,12 @@ from shoal.cluster.membership import Membership
 from shoal.cluster.messages import Beat, Done, End, Failed, Join, Post, Refuse, ViewChange
 from shoal.cluster.view import Member, View
 from shoal.config import Deadlines, RunConfig
+from shoal.observe.phases import Activity, Phase
 from shoal.wire.messages import Message
 
 TICK = 0.1
 IDENTITY = Identity("jax", "0.10", "3.15", "2.4", 1, 4, "x86_64 avx2")
-COORDINATOR = Member("coordinator", "coordinator", 99, "here", "")
+COORDINATOR = Member("coordinator", "coordinator", 99, "here", "this one", "")
 DEADLINES = Deadlines(silence=5.0, stall=60.0, start=30.0)
 
 
@@ -51,7 +52,7 @@ class Network:
 
 @dataclass
 class SimulatedMember:
-    """What a worker's seat would do."""
+    """What a worker's link to the coordinator would do."""
 
     id: str
     link: int
@@ -89,7 +90,7 @@ class Watcher:
                     assert not self.ended & set(links), "End is said once to each"
                     assert not self.overs or self.overs[0] == end, "everyone hears the same End"
                     self.ended |= set(links)
-                case Over(end):
+                case RunOver(end):
                     assert not self.overs, "a run is over once"
                     assert membership.end == end
                     assert end.ok == (end.code == 0)
@@ -151,7 +152,9 @@ class SimulatedRun:
             member = self.members[id]
             if member.state == "joined":
                 kind = "PeerClosed" if blames else "ValueError"
-                self._say(member, Failed(member.step, "computing", kind, error, f"Traceback … {error}", blames))
+                self._say(
+                    member, Failed(member.step, Activity(Phase.COMPUTING), kind, error, f"Traceback … {error}", blames)
+                )
                 self._leave(member, 1)
 
         self.at(at, act)
@@ -239,7 +242,7 @@ class SimulatedRun:
                         self._send(member.link, "down", lambda m=member: self._hear(m, message))
             case HangUp(link):
                 self._closed_links.add(link)
-            case Over():
+            case RunOver():
                 self.over_at = self.clock.now()
 
     # Members ----------------------------------------------------------------------------------------
@@ -247,7 +250,7 @@ class SimulatedRun:
     def _start(self, member: SimulatedMember) -> None:
         if member.state == "new":
             member.state = "joined"
-            self._say(member, Join(Member(member.id, "worker", 100 + member.link, "here", ""), IDENTITY))
+            self._say(member, Join(Member(member.id, "worker", 100 + member.link, "here", "this one", ""), IDENTITY))
             self._beat(member)
 
     def _awake(self, member: SimulatedMember, again: Callable[[], None]) -> bool:
@@ -261,7 +264,7 @@ class SimulatedRun:
     def _beat(self, member: SimulatedMember) -> None:
         if member.state not in ("joined", "done") or not self._awake(member, lambda: self._beat(member)):
             return
-        self._say(member, Beat(member.step, "computing" if member.state == "joined" else "finished"))
+        self._say(member, Beat(member.step, Activity(Phase.COMPUTING) if member.state == "joined" else "finished"))
         self.at(self.clock.now() + DEADLINES.silence / 10, lambda: self._beat(member))
 
     def _work(self, member: SimulatedMember) -> None:
@@ -293,7 +296,7 @@ class SimulatedRun:
 
     def _leave(self, member: SimulatedMember, code: int | None) -> None:
         member.state = "gone"
-        self._send(member.link, "up", lambda: self._happen(Closed(member.link)))
+        self._send(member.link, "up", lambda: self._happen(LinkClosed(member.link)))
         if code is not None:
             seen = self.clock.now() + self.random.uniform(0.0, 0.05)
             self.at(seen, lambda: self._happen(Exited(member.id, code)))

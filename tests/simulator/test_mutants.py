@@ -1,27 +1,38 @@
 """Deliberate bugs, one at a time: the simulator must find each of them within a few runs."""
 
 from __future__ import annotations
+import __future__
 
+import inspect
+import textwrap
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from shoal.cluster.member import Seat
+from shoal.cluster.coordinator_link import CoordinatorLink
+from shoal.cluster.losses import LossJudge
+from shoal.cluster.member_state import MemberState
 from shoal.cluster.membership import Membership
 from shoal.cluster.messages import Decline, Finished
 from shoal.cluster.view import View
-from shoal.collectives import company as company_module
 from shoal.collectives import formation
+from shoal.collectives import worker_group as worker_group_module
 from shoal.collectives.abstract import Result
-from shoal.collectives.company import Company
-from shoal.collectives.messages import Hello
+from shoal.collectives.messages import PeerHello
 from shoal.collectives.protocol import Commit, Exchanges
 from shoal.collectives.resync import Orders, resync
+from shoal.collectives.worker_group import WorkerGroup
 from shoal.errors import PeerClosed, Refused
 from shoal.strategies.allreduce import Reduction
+from shoal.training import synchronous
+from shoal.training.calls import Calls
+from shoal.training.fit_loop import AbstractTraining
+from shoal.training.synchronous import SynchronousTraining
+from shoal.training.updates import OwnUpdates
 
 from .elastic import DEADLINES, LIMIT, Fault, Plan, Simulation, Wrong, play
 
@@ -56,6 +67,10 @@ def cut_off(seed: int) -> Plan:
     return Plan(seed, restarts=0, faults=(Fault("cut", 0, f"step {seed % 5}", 0.002, seconds=250.0, other=1),))
 
 
+def dawdling(seed: int) -> Plan:
+    return Plan(seed, 4, restarts=0, faults=(Fault("dawdle", 1, "view 1", 0.002, seconds=60.0),))
+
+
 def haunted(seed: int) -> Plan:
     ghosts = (Fault("ghost", 0, "view 2", 0.05 * i) for i in range(1, 6))
     return Plan(seed, restarts=0, faults=(Fault("kill", 2, "step 0"), *ghosts))
@@ -82,9 +97,8 @@ def again_and_again(seed: int) -> Plan:
 
 def apart(seed: int) -> Plan:
     """Who gave a newcomer the state, and one more who had the last result, are lost at that moment."""
-    moment = ("step 0", "step 2", "evaluate")[seed % 3]
-    faults = (Fault("kill", 3, moment, 0.002), Fault("kill", "chief", "let in"), Fault("kill", 1, "let in"))
-    return Plan(seed, 4, least=1 + 3 * (seed % 2), restarts=3, late=0.4, faults=faults)
+    faults = (Fault("kill", 3, "step 0", 0.002), Fault("kill", "chief", "let in"), Fault("kill", 1, "let in"))
+    return Plan(seed, 4, restarts=1, late=0.4, validates=False, faults=faults)
 
 
 def replacements_and_a_loss(seed: int) -> Plan:
@@ -109,6 +123,39 @@ def headless_at_the_end(seed: int) -> Plan:
 def asked_to_leave(seed: int) -> Plan:
     """And without it there are too few."""
     return Plan(seed, 3, least=3, restarts=0, late=0.05, faults=(Fault("drain", seed % 3, f"step {seed % 4}", 0.002),))
+
+
+def trials(seed: int) -> Plan:
+    """A call raises on one worker, or on all, and is caught; the messages take their time."""
+    return Plan(seed, 4, pieces=8, restarts=0, late=0.2, raises=(0, 3, "all")[seed % 3])
+
+
+def let_in_in_the_middle(seed: int) -> Plan:
+    """Of an epoch; callbacks hear of two steps at a time."""
+    fault = Fault("kill", 1, ("view 1", "step 0", "step 3")[seed % 3], 0.05 * (seed % 5))
+    return Plan(seed, restarts=2, executes=2, validates=False, faults=(fault,))
+
+
+def late_for_everything(seed: int) -> Plan:
+    """Calls within calls; and who is lost in the second fit is replaced by one that was not there for the first."""
+    faults = (Fault("kill", seed % 3, "step 0"), Fault("kill", "chief", f"step {6 + seed % 2}"))
+    return Plan(seed, 3, least=3, restarts=2, nested=True, faults=faults)
+
+
+def a_newcomer_and_a_trial(seed: int) -> Plan:
+    """One comes in after calls within the fit; later a call raises, and all must know which one that was."""
+    return Plan(seed, 3, restarts=1, nested=True, raises="all", faults=(Fault("kill", 1, f"step {seed % 3}"),))
+
+
+def torn_steps(seed: int) -> Plan:
+    """A worker is lost between two parts of a step."""
+    kill = Fault("kill", seed % 3, f"step {seed % 4}", 0.03 * (seed % 6))
+    return Plan(seed, parts=3, pieces=(4, 8)[seed % 2], restarts=0, pieces_last=seed % 4 > 1, late=0.05, faults=(kill,))
+
+
+def one_stops(seed: int) -> Plan:
+    """The callbacks of one worker stop the fit, those of the others do not: in an epoch's middle, or at its end."""
+    return Plan(seed, 3, stop_at=2 + seed % 2, stops_on=seed % 3, executes=1 + seed % 2)
 
 
 # The mutants --------------------------------------------------------------------------------------------
@@ -142,8 +189,8 @@ def whoever_says_hello_is_welcome_in_any_view(patch: pytest.MonkeyPatch) -> None
     real = formation._refusal
 
     def refusal(view: View, me: str, awaited: set[str], hello: Any) -> Any:
-        if isinstance(hello, Hello):
-            hello = Hello(view.number, hello.member)
+        if isinstance(hello, PeerHello):
+            hello = PeerHello(view.number, hello.member)
         return real(view, me, awaited, hello)
 
     patch.setattr(formation, "_refusal", refusal)
@@ -154,7 +201,7 @@ def a_lost_piece_is_not_computed_again(patch: pytest.MonkeyPatch) -> None:
     real = Reduction.reduce
 
     def reduce(self: Any, group: Any, what: str, pieces: int, weighted: Any, *more: Any) -> Any:
-        held = self.balance.shares(pieces, group.members)[group.rank]
+        held = self._division.balance.shares(pieces, group.members)[group.rank]
         before = getattr(self, "held_before", held)
         self.held_before = held
 
@@ -186,7 +233,7 @@ def who_is_behind_gets_nothing(patch: pytest.MonkeyPatch) -> None:
     def no_behind(members: Any, standings: Any) -> Orders:
         return msgspec.structs.replace(resync(members, standings), behind=frozenset())
 
-    patch.setattr(company_module, "resync", no_behind)
+    patch.setattr(worker_group_module, "resync", no_behind)
 
 
 @mutant(kills)
@@ -198,12 +245,12 @@ def who_is_ahead_does_the_act_again(patch: pytest.MonkeyPatch) -> None:
         alike = [msgspec.structs.replace(s, acts=min(known)) if s.acts is not None else s for s in standings]
         return resync(members, alike)
 
-    patch.setattr(company_module, "resync", lower)
+    patch.setattr(worker_group_module, "resync", lower)
 
 
 @mutant(kills)
 def the_result_of_an_older_act_is_passed_on(patch: pytest.MonkeyPatch) -> None:
-    keep, pass_result = Company._keep, Company._pass_result
+    keep, pass_result = WorkerGroup._keep, WorkerGroup._pass_result
 
     def remember(self: Any, result: Result) -> None:
         self.before = self._last
@@ -218,13 +265,13 @@ def the_result_of_an_older_act_is_passed_on(patch: pytest.MonkeyPatch) -> None:
             if self._acts == acts:
                 self._last = last
 
-    patch.setattr(Company, "_keep", remember)
-    patch.setattr(Company, "_pass_result", pass_older)
+    patch.setattr(WorkerGroup, "_keep", remember)
+    patch.setattr(WorkerGroup, "_pass_result", pass_older)
 
 
 @mutant(replacements_and_a_loss)
 def a_newcomer_is_not_told_how_many_acts_there_were(patch: pytest.MonkeyPatch) -> None:
-    real = Company._pass_state
+    real = WorkerGroup._pass_state
 
     def pass_state(self: Any, group: Any, orders: Any, keeper: Any) -> None:
         was_late = self._acts is None
@@ -232,19 +279,18 @@ def a_newcomer_is_not_told_how_many_acts_there_were(patch: pytest.MonkeyPatch) -
         if was_late:
             self._acts = 0
 
-    patch.setattr(Company, "_pass_state", pass_state)
+    patch.setattr(WorkerGroup, "_pass_state", pass_state)
 
 
 @mutant(replacements)
 def a_newcomer_keeps_its_own_weights(patch: pytest.MonkeyPatch) -> None:
-    from .elastic import Fit
-
-    real = Fit.take
+    real = AbstractTraining.take
 
     def take(self: Any, given: Result) -> None:
-        real(self, Result(given.values, [np.array([self._script.weights])]))
+        own = self._engine.read(self._engine.variables.trainable[0]).copy()
+        real(self, Result(given.values, [own, *given.arrays[1:]]))
 
-    patch.setattr(Fit, "take", take)
+    patch.setattr(AbstractTraining, "take", take)
 
 
 @mutant(newcomers_at_a_bad_moment)
@@ -252,7 +298,7 @@ def newcomers_are_let_in_in_the_middle_of_an_epochs_end(patch: pytest.MonkeyPatc
     def anyone_can_tell(members: Any, standings: Any) -> Orders:
         return resync(members, [msgspec.structs.replace(standing, between_steps=True) for standing in standings])
 
-    patch.setattr(company_module, "resync", anyone_can_tell)
+    patch.setattr(worker_group_module, "resync", anyone_can_tell)
 
 
 @mutant(newcomers_at_a_bad_moment)
@@ -311,38 +357,49 @@ def an_admit_of_an_old_view_is_honoured(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(at_the_end)
 def a_finished_worker_serves_nobody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Company, "has_acted", property(lambda self: False))
+    patch.setattr(WorkerGroup, "has_acted", property(lambda self: False))
 
 
 @mutant(stopped)
 def a_stopped_member_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Membership, "_judge_silence", lambda self, id, seat, now: None)
+    patch.setattr(LossJudge, "_judge_silence", lambda self, id, coordinator_link, now: None)
 
 
 @mutant(cut_off)
 def complaints_are_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Membership, "_complain", lambda self, by, view, about, why, now: None)
+    patch.setattr(LossJudge, "complain", lambda self, view, by, complaint, now: False)
+
+
+@mutant(dawdling)
+def one_that_does_not_come_is_waited_for_again(patch: pytest.MonkeyPatch) -> None:
+    """As it was: it was lost after three times its deadline."""
+    patch.setattr(LossJudge, "lose_overdue", lambda self, view, by, about, now: False)
+
+
+@mutant(dawdling)
+def who_waits_as_well_is_taken_for_one_that_does_not_come(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MemberState, "waits", property(lambda self: False))
 
 
 @mutant(too_few)
 def a_step_begins_with_too_few_workers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Company, "_wait_for_more", lambda self, seat, view: None)
-    meet = Company._meet
-    patch.setattr(Company, "_meet", lambda *which: msgspec.structs.replace(meet(*which), enough=True))
+    patch.setattr(WorkerGroup, "_wait_for_more", lambda self, coordinator_link, view: None)
+    meet = WorkerGroup._meet
+    patch.setattr(WorkerGroup, "_meet", lambda *which: msgspec.structs.replace(meet(*which), enough=True))
 
 
 @mutant(too_few)
 def too_few_workers_wait_before_all_stand_at_the_same_point(patch: pytest.MonkeyPatch) -> None:
     """As it was before the simulator found it."""
-    real = Company._gather_round
+    real = WorkerGroup._gather_round
 
     def gather_round(self: Any, keeper: Any, admit: Any) -> None:
         if keeper is not None and self._acts is not None:
-            while not (view := self._seat.view).enough:
-                self._wait_for_more(self._seat, view)
+            while not (view := self._coordinator_link.view).enough:
+                self._wait_for_more(self._coordinator_link, view)
         real(self, keeper, admit)
 
-    patch.setattr(Company, "_gather_round", gather_round)
+    patch.setattr(WorkerGroup, "_gather_round", gather_round)
 
 
 @mutant(too_few)
@@ -374,7 +431,7 @@ def who_hangs_up_for_a_new_view_is_complained_about(patch: pytest.MonkeyPatch) -
 @mutant(apart)
 def a_result_is_forgotten_when_the_view_changes_before_newcomers_have_the_state(patch: pytest.MonkeyPatch) -> None:
     """As it was before the simulator found it: the newcomer then gave an empty result to who was behind."""
-    real = Company._catch_up
+    real = WorkerGroup._catch_up
 
     def catch_up(self: Any, *more: Any) -> None:
         before = self._acts, self._last
@@ -385,17 +442,22 @@ def a_result_is_forgotten_when_the_view_changes_before_newcomers_have_the_state(
                 self._acts, self._last = before
             raise
 
-    patch.setattr(Company, "_catch_up", catch_up)
+    patch.setattr(WorkerGroup, "_catch_up", catch_up)
 
 
 @mutant(headless)
 def the_coordinator_writes_nothing_down(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Membership, "record", lambda self: None)
+    patch.setattr(Membership, "whole", lambda self: None)
+
+
+@mutant(headless)
+def the_coordinator_appends_nothing_to_its_log(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Membership, "changes", lambda self: None)
 
 
 @mutant(headless)
 def the_coordinator_writes_down_the_view_before_the_last(patch: pytest.MonkeyPatch) -> None:
-    record, publish = Membership.record, Membership._publish
+    record, publish = Membership._outlined, Membership._publish
 
     def remember(self: Any, members: Any) -> Any:
         self.view_before = self.view
@@ -407,18 +469,18 @@ def the_coordinator_writes_down_the_view_before_the_last(patch: pytest.MonkeyPat
         return msgspec.structs.replace(written, view=before) if written and before else written
 
     patch.setattr(Membership, "_publish", remember)
-    patch.setattr(Membership, "record", older)
+    patch.setattr(Membership, "_outlined", older)
 
 
 @mutant(headless_at_the_end)
 def what_a_dead_coordinator_was_told_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
-    real = Seat._find_again
+    real = CoordinatorLink._find_again
 
     def find_again(self: Any) -> bool:
         self._said.clear()
         return real(self)
 
-    patch.setattr(Seat, "_find_again", find_again)
+    patch.setattr(CoordinatorLink, "_find_again", find_again)
 
 
 @mutant(asked_to_leave)
@@ -433,6 +495,203 @@ def a_run_that_waits_for_more_has_no_place_for_them(patch: pytest.MonkeyPatch) -
         return decisions
 
     patch.setattr(Membership, "_serve", serve)
+
+
+@mutant(trials)
+def acts_of_a_call_that_was_left_are_remembered(patch: pytest.MonkeyPatch) -> None:
+    real = WorkerGroup._meet
+
+    def meet(self: Any, coordinator_link: Any, keeper: Any) -> Any:
+        self._call = 1 << 30
+        return real(self, coordinator_link, keeper)
+
+    patch.setattr(WorkerGroup, "_meet", meet)
+
+
+@mutant(trials)
+def who_has_caught_an_error_goes_on_before_the_others_know(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CoordinatorLink, "caught", lambda self, call, next, outcome, deadline: next)
+
+
+@mutant(trials)
+def nobody_leaves_a_call_because_another_has(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Calls, "take", lambda self, view: None)
+
+
+# Of the training itself, in whose own lines they are ----------------------------------------------------
+
+
+def edit(patch: pytest.MonkeyPatch, owner: Any, name: str, was: str, becomes: str) -> None:
+    """Changes some words in the source of a function of the product: of a class, or of a module."""
+    function = getattr(owner, name)
+    source = textwrap.dedent(inspect.getsource(function))
+    assert source.count(was) == 1, f"{name} has {was!r} {source.count(was)} times"
+    source = source.replace(was, becomes).replace("super()", f"super({owner.__name__}, self)")
+    made: dict[str, Any] = {}
+    code = compile(source, f"<{name}, changed>", "exec", flags=__future__.annotations.compiler_flag)
+    exec(code, function.__globals__, made)
+    patch.setattr(owner, name, made[name])
+
+
+EDITS: dict[str, tuple[Any, str, str, str, Callable[[int], Plan]]] = {
+    "a newcomer shuffles by its own seed": (
+        AbstractTraining,
+        "take",
+        "self._source.use_seed(at.seed)",
+        "pass",
+        replacements,
+    ),
+    "a newcomer's callbacks remember nothing": (
+        AbstractTraining,
+        "take",
+        "self._remembered = (given.values[1], given.arrays[count:])",
+        "pass",
+        replacements,
+    ),
+    "a newcomer draws random numbers of its own": (
+        AbstractTraining,
+        "take",
+        "self._engine.set_state(given.arrays[:count])",
+        "self._engine.set_state([*given.arrays[: count - 1], self._engine.seeds.rows()])",
+        replacements,
+    ),
+    "a newcomer counts the script's calls from its own": (
+        AbstractTraining,
+        "take",
+        "self._run.calls.number = at.calls",
+        "pass",
+        a_newcomer_and_a_trial,
+    ),
+    "a newcomer counts steps from zero": (
+        AbstractTraining,
+        "take",
+        "at = self._at\n",
+        "at = self._at\n    at.total = 0\n",
+        replacements,
+    ),
+    "a newcomer in the middle of an epoch begins its metrics anew": (
+        AbstractTraining,
+        "_epoch",
+        "if self._at.step == 0:",
+        "if True:",
+        replacements,
+    ),
+    "a newcomer divides batches by speeds of its own": (
+        SynchronousTraining,
+        "take",
+        "self._division.balance = self._at.balance",
+        "pass",
+        replacements,
+    ),
+    "a newcomer's callbacks hear of steps when the others' do not": (
+        SynchronousTraining,
+        "_steps",
+        "last = first - first % model.steps_per_execution + model.steps_per_execution",
+        "last = first + model.steps_per_execution",
+        let_in_in_the_middle,
+    ),
+    "random numbers are not put back after an epoch": (
+        AbstractTraining,
+        "_epoch",
+        "self._engine.put_seeds_back()",
+        "pass",
+        kills,
+    ),
+    "random numbers are drawn again in the next step": (
+        SynchronousTraining,
+        "_train",
+        "engine.seeds.advance()",
+        "pass",
+        kills,
+    ),
+    "every epoch has the order of the first": (
+        AbstractTraining,
+        "_epoch",
+        "self._source.begin(epoch, ",
+        "self._source.begin(0, ",
+        kills,
+    ),
+    "a fit forgets the steps before it": (
+        AbstractTraining,
+        "run",
+        "self._run.trained, self._run.seen = self._at.trained, self._at.seen",
+        "pass",
+        kills,
+    ),
+    "samples of a whole batch are counted for the last": (
+        SynchronousTraining,
+        "_train",
+        "at.seen += parts[0].shared.size",
+        "at.seen += 16",
+        kills,
+    ),
+    "rows are not taken anew when the view changes in the middle of a step": (
+        synchronous._StepTask,
+        "take",
+        "if self.part == 0 or group is not self._taken_in:",
+        "if self.part == 0:",
+        torn_steps,
+    ),
+    "a piece is remembered from one part of a step to the next": (
+        synchronous._StepTask,
+        "compute",
+        "self._last[:2] == (self.part, piece)",
+        "self._last[1] == piece",
+        torn_steps,
+    ),
+    "what a step assigns itself is not assigned": (
+        OwnUpdates,
+        "apply",
+        "(part, gradients, states)\n",
+        "(part, gradients, [])\n",
+        kills,
+    ),
+    "a step before which somebody stopped counts": (
+        SynchronousTraining,
+        "_exchange",
+        "return None if stopped(exchanged.notes) else exchanged",
+        "return exchanged",
+        one_stops,
+    ),
+    "who stops does not say so": (
+        SynchronousTraining,
+        "_steps",
+        "self._tell_stop(epoch)",
+        "pass",
+        one_stops,
+    ),
+    "who stops at an epoch's end is not heard": (
+        AbstractTraining,
+        "_agree_on_stop",
+        "any(told",
+        "all(told",
+        one_stops,
+    ),
+    "a call that is over for the others leaves the count as it is": (
+        Calls,
+        "_unpack",
+        "self.number = outcome.next",
+        "pass",
+        late_for_everything,
+    ),
+    "what a call returned is not kept": (
+        Calls,
+        "count",
+        "self._keep(call, returned)",
+        "pass",
+        late_for_everything,
+    ),
+    "averages are not taken at a fit's end": (
+        OwnUpdates,
+        "finish",
+        "if is_trained:",
+        "if not is_trained:",
+        kills,
+    ),
+}
+
+for _name, (*_words, _plans) in EDITS.items():
+    MUTANTS[_name.replace(" ", "_")] = (partial(lambda patch, words: edit(patch, *words), words=_words), _plans)
 
 
 def found(change: Mutant, plans: Callable[[int], Plan]) -> tuple[int, Wrong] | None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shoal.cluster.department import Say, Send, Wish
-from shoal.cluster.messages import Letter, Ready
-from shoal.store.batches import Batch
-from shoal.store.director import Director, Training
-from shoal.store.letters import FROM_DIRECTOR, EpochOver, Placed
-from shoal.store.placement import Placement, setbacks
+from shoal.cluster.coordinator_service import SayToUser, SendMessage, ServiceLog, Wish
+from shoal.cluster.messages import Ready, ServiceMessage
+from shoal.store.decisions.director import Director, Training
+from shoal.store.decisions.director_messages import FROM_DIRECTOR, EpochOver, ShardsPlaced
+from shoal.store.decisions.placement import Placement, setbacks
+from shoal.store.values.operations import Batch
 
+from .history import Wrong
 from .members import CALL, Join
 from .plans import SILENCE
 from .world import COORDINATOR, Process
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 NOTICED = 0.02  # seconds, at most, from a process's death to its loss
 LEASE = 0.25
 TICK = 0.05
+ANEW = 5  # after so many changes the log is written anew
 
 
 class Record(NamedTuple):
@@ -34,7 +36,7 @@ class Record(NamedTuple):
     view: tuple[str, ...]
     servers: dict[str, str]
     lost: frozenset[str]
-    department: bytes | None
+    coordinator_service: ServiceLog | None
 
 
 class Coordinator(Process):
@@ -45,13 +47,17 @@ class Coordinator(Process):
         self.sim = sim
         self.view = list(record.view)
         self.servers = dict(record.servers)
-        self.director = Director(LEASE, record.department)
+        try:
+            self.director = Director(LEASE, record.coordinator_service)
+        except (RuntimeError, LookupError, ValueError) as error:
+            raise Wrong(f"what is written down can't have happened: {error}") from error
         self.training: Training | None = self.director._state.training  # the last one
         self._before = self.placement
         self._outside = record.lost  # they heard it from the one before, or will now: they can't come back
         self._lost: set[str] = set()
         self._linked = set(linked)
         self._ready: list[str] = []
+        self._log: ServiceLog | None = None
 
     @property
     def placement(self) -> Placement | None:
@@ -68,7 +74,16 @@ class Coordinator(Process):
 
     def record(self) -> Record:
         lost = self._outside | self._lost
-        return Record(tuple(self.view), dict(self.servers), lost, self.director.record())
+        return Record(tuple(self.view), dict(self.servers), lost, self._logged())
+
+    def _logged(self) -> ServiceLog:
+        """The director's log, with what is new: appended, or written anew now and then."""
+        changes = self.director.changes()
+        if self._log is None or len(self._log.changes) > ANEW:
+            self._log = ServiceLog(self.director.record())
+        else:
+            self._log = ServiceLog(self._log.record, (*self._log.changes, *changes))
+        return self._log
 
     # What it hears ----------------------------------------------------------------------------------
 
@@ -95,7 +110,7 @@ class Coordinator(Process):
             case Ready():
                 if sender not in self.view and sender not in self._ready:
                     self._ready.append(sender)
-            case Letter(content):
+            case ServiceMessage(content):
                 wishes = self._follow(self.director.hear(sender, content, self.sim.world.time))
         self._settle(wishes)
 
@@ -150,26 +165,28 @@ class Coordinator(Process):
         return wishes
 
     def _tell(self, wishes: Sequence[Wish]) -> None:
-        said = [wish.text for wish in wishes if isinstance(wish, Say)]
-        letters = [
-            (wish.content, [id for id in wish.to if id in self._linked]) for wish in wishes if isinstance(wish, Send)
+        said = [wish.text for wish in wishes if isinstance(wish, SayToUser)]
+        messages = [
+            (wish.content, [id for id in wish.to if id in self._linked])
+            for wish in wishes
+            if isinstance(wish, SendMessage)
         ]
-        if said or any(to for _, to in letters):
+        if said or any(to for _, to in messages):
             self.write_down()
             self.sim.mark("written")
         self.sim.said += said
-        for content, to in letters:
-            letter = FROM_DIRECTOR.decode(content)
-            if isinstance(letter, EpochOver) and to:
-                self.sim.watcher.epoch_is_over(letter.epoch)
-            if isinstance(letter, Placed) and to:
-                self.sim.watcher.placed(letter.placement)
+        for content, to in messages:
+            message = FROM_DIRECTOR.decode(content)
+            if isinstance(message, EpochOver) and to:
+                self.sim.watcher.epoch_is_over(message.epoch)
+            if isinstance(message, ShardsPlaced) and to:
+                self.sim.watcher.placed(message.placement)
                 self.sim.mark("view")
             for id in to:
                 if not self.sim.is_up(self):
                     return  # it died in the middle of this
-                self.sim.world.send(COORDINATOR, id, Letter(content))
-                self.sim.mark(type(letter).__name__)
+                self.sim.world.send(COORDINATOR, id, ServiceMessage(content))
+                self.sim.mark(type(message).__name__)
 
     def write_down(self) -> None:
         self.sim.written = self.record()

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shoal.store.batches import Batch, Tally
-from shoal.store.director import Training
-from shoal.store.letters import AtRest, Grant
-from shoal.store.messages import Point, Pulled, Pushed
-from shoal.store.placement import Placement
-from shoal.store.replica import Apply
+from shoal.store.decisions.director import Training
+from shoal.store.decisions.director_messages import AtRest, Grant
+from shoal.store.decisions.placement import Placement
+from shoal.store.decisions.replica import ApplyUpdate
+from shoal.store.values.messages import Point, Pulled, Pushed
+from shoal.store.values.operations import Batch, Tally
 
 
 class Wrong(AssertionError):
@@ -31,7 +31,7 @@ class Toy:
 
     def apply(self, update: Any, gradient: int) -> None:
         self.value = (self.value * 6364136223846793005 + gradient) % 2**64
-        self.history.append((update.batch, update.worker))
+        self.history.append((update.operation, update.worker))
 
     def copy(self) -> Toy:
         return Toy(self.value, list(self.history), self.flawed)
@@ -59,26 +59,28 @@ class Watcher:
         self.stalest = 0
         self.checkpoints: Counter[bool] = Counter()  # whether they succeeded
 
-    def before(self, server: Any, shard: int, apply: Apply) -> None:
+    def before(self, server: Any, shard: int, apply: ApplyUpdate) -> None:
         """A replica is about to apply an update."""
-        toy, batch = server.toys[shard], apply.update.batch
+        toy, batch = server.toys[shard], apply.update.operation
         if any(other == batch for other, _ in toy.history):
             raise Wrong(f"shard {shard} on {server.id} applies {batch} twice")
         if server.replicas[shard].is_primary and apply.gradients.origin == self._origin(shard):
             self._is_fresh(shard, toy, apply)
 
-    def _is_fresh(self, shard: int, toy: Toy, apply: Apply) -> None:
+    def _is_fresh(self, shard: int, toy: Toy, apply: ApplyUpdate) -> None:
         base = apply.gradients.base
         if toy.history[: len(base)] != base:
-            raise Wrong(f"{apply.update.batch} was computed from weights of shard {shard} that never were its history")
+            raise Wrong(
+                f"{apply.update.operation} was computed from weights of shard {shard} that never were its history"
+            )
         missed = Counter(worker for _, worker in toy.history[len(base) :] if worker != apply.update.worker)
         staleness = max(missed.values(), default=0)
         self.stalest = max(self.stalest, staleness)
         bound = self._sim.plan.bound
         if staleness != apply.staleness:
-            raise Wrong(f"the staleness of {apply.update.batch} is {staleness}, not {apply.staleness}")
+            raise Wrong(f"the staleness of {apply.update.operation} is {staleness}, not {apply.staleness}")
         if bound is not None and staleness > bound:
-            raise Wrong(f"{apply.update.batch} is {staleness} updates stale on shard {shard}; the bound is {bound}")
+            raise Wrong(f"{apply.update.operation} is {staleness} updates stale on shard {shard}; the bound is {bound}")
 
     def at_point(self, server: Any, shard: int, point: Point) -> None:
         """A replica has come to this point: it must have the same state as all that came there before."""
@@ -102,20 +104,20 @@ class Watcher:
 
     def heard(self, worker: Any, answer: Pulled | Pushed) -> None:
         """A worker gets an answer: weights, which count in the view that it is in, or an acknowledgement."""
-        view = worker.placement.views[answer.shard]
+        view = worker.state.placement.views[answer.shard]
         if answer.view == view.number:
             seen = (view.origin, answer.version)
             if seen < self._saw.get((worker.id, answer.shard), (0, 0)):
                 raise Wrong(f"{worker.id} has seen a later version of shard {answer.shard} than {answer.version}")
             self._saw[worker.id, answer.shard] = seen
-        lost = answer.view < self._origin(answer.shard) or answer.batch in self.gone[answer.shard]
-        if isinstance(answer, Pushed) and not lost:
-            self._acknowledged[answer.shard].add(answer.batch)
+        lost = answer.view < self._origin(answer.shard)
+        if isinstance(answer, Pushed) and not lost and answer.operation not in self.gone[answer.shard]:
+            self._acknowledged[answer.shard].add(answer.operation)
 
     def granted(self, worker: Any, grant: Grant) -> None:
         """A worker is granted an update. One that it has asked for, and one for each time that it has asked."""
-        if grant.turn >= worker.turn:
-            raise Wrong(f"{worker.id} has asked for {worker.turn} updates, and is granted turn {grant.turn}")
+        if grant.turn >= worker.state._turn:
+            raise Wrong(f"{worker.id} has asked for {worker.state._turn} updates, and is granted turn {grant.turn}")
         if (before := self._grants.setdefault((worker.id, grant.turn), grant)) != grant:
             raise Wrong(f"{worker.id} was granted {before}, and now {grant} too")
 

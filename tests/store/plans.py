@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 
 SILENCE = 0.5  # seconds after which a stopped process is lost
-CLOSING = ("Close", "Closed")  # the marks of the very end
+CLOSING = ("Close", "TrainingClosed")  # the marks of the very end
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Fault:
 
     kind: str  # kill, pause, cut (from `other`), flip (a bit of its state), come (a server), halt (an epoch), save, or:
     # crash: the coordinator dies, and another takes over after so many seconds. At once, in the middle of what it does,
-    # if there is no delay: at "written" before anybody is told, at "Placed" when one of many is.
+    # if there is no delay: at "written" before anybody is told, at "ShardsPlaced" when one of many is.
     who: str = ""  # an id; or "primary", "backup", "newcomer" of the shard
     mark: str = "start"
     nth: int = 1
@@ -47,11 +47,23 @@ class Plan:
     faults: tuple[Fault, ...] = ()
 
 
-MARKS = ("Push", "Order", "Confirmed", "Pushed", "Pull", "Pulled", "Transfer", "Standing", "CaughtUp", "view")
-RARE = ("Transfer", "Standing", "CaughtUp", "view")
-LETTERS = ("written", "Grant", "Finish", "Want", "Placed", "EpochOver", "Next", "CaughtUp", "view", "Open", "Serve")
-SAVING = ("Pause", "AtRest", "Save", "Copied", "Saved", "GoOn")
-RARE_LETTERS = (*SAVING, "Placed", "EpochOver", "Next", "CaughtUp", "view", "Open", "Serve", *CLOSING)
+MARKS = ("Push", "Order", "Confirmed", "Pushed", "Pull", "Pulled", "Transfer", "ReplicaStanding", "CaughtUp", "view")
+RARE = ("Transfer", "ReplicaStanding", "CaughtUp", "view")
+MESSAGES = (
+    "written",
+    "Grant",
+    "Finish",
+    "WantWork",
+    "ShardsPlaced",
+    "EpochOver",
+    "Next",
+    "CaughtUp",
+    "view",
+    "Open",
+    "Serve",
+)
+SAVING = ("Pause", "AtRest", "Save", "Copied", "ShardSaved", "GoOn")
+RARE_MESSAGES = (*SAVING, "ShardsPlaced", "EpochOver", "Next", "CaughtUp", "view", "Open", "Serve", *CLOSING)
 
 
 def random_plan(seed: int) -> Plan:
@@ -103,11 +115,11 @@ def _random_fault(chance: random.Random) -> Fault:
 
 
 def _random_crash(chance: random.Random) -> Fault:
-    mark = chance.choice((*LETTERS, *CLOSING))
+    mark = chance.choice((*MESSAGES, *CLOSING))
     return Fault(
         "crash",
         mark=mark,
-        nth=chance.randrange(1, 8 if mark in RARE_LETTERS else 60),
+        nth=chance.randrange(1, 8 if mark in RARE_MESSAGES else 60),
         delay=chance.choice((0.0, 0.0, 0.0, 0.0005, 0.005)),
         seconds=chance.choice((0.01, 0.05, 0.2)),
     )

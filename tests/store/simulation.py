@@ -1,9 +1,9 @@
 """A run with parameter servers under one seed: the real decisions of every party, no process, no socket, no clock.
 
-What is real: Director, Replica, Update, Placement, LeaseBook, StalenessClock, and the letters. What is not: the shells
-around them, which are written in members.py and coordinator.py in their shortest form; the meetings of the workers; and
-the tensors. A shard's state is a number; applying is neither commutative nor idempotent, so a wrong order or an update
-too many is seen. Beside it stands what was applied, for the Watcher.
+What is real: Director, Replica, WorkerState, Placement, LeaseBook, StalenessClock, and the messages. What is not: the
+shells around them, which are written in members.py and coordinator.py in their shortest form; the meetings of the
+workers; and the tensors. A shard's state is a number; applying is neither commutative nor idempotent, so a wrong order
+or an update too many is seen. Beside it stands what was applied, for the Watcher.
 
 `play(plan)` runs one plan and checks it; a failing one is made smaller by `shrink` before it is told.
 """
@@ -16,12 +16,12 @@ from collections import Counter
 from functools import partial
 from typing import TypeVar
 
-from shoal.store.batches import Batch
-from shoal.store.director import Training
-from shoal.store.ledger import Ledger
-from shoal.store.messages import Differs
-from shoal.store.placement import Placement
-from shoal.store.replica import Replica
+from shoal.store.decisions.director import Training
+from shoal.store.decisions.placement import Placement
+from shoal.store.decisions.replica import Replica
+from shoal.store.values.ledger import Ledger
+from shoal.store.values.messages import Differs
+from shoal.store.values.operations import Batch
 
 from .coordinator import NOTICED, Coordinator, Record
 from .history import Toy, Watcher, Wrong
@@ -74,7 +74,7 @@ class Simulation:
         self.mark("start")
         self.coordinator.start()
         for id in self.written.view + tuple(self.written.servers):
-            self._member(id).seat.is_taken = True
+            self._member(id).coordinator_link.is_taken = True
             self.world.after(self.world.random.uniform(0.0, START), partial(self._begin, id, late=False))
         if not self.world.run(lambda: self.met == self.plan.epochs - 1, limit):
             raise Wrong(f"the run hangs: {self._state()}")
@@ -124,7 +124,7 @@ class Simulation:
 
     @property
     def told(self) -> Counter[str]:
-        """How many letters of each kind were sent, by anybody."""
+        """How many messages to and of the director of each kind were sent."""
         return self._marks
 
     def history(self, shard: int) -> list[tuple[Batch, str]]:
@@ -165,7 +165,12 @@ class Simulation:
                 self.halted.add(worker.is_at)
                 worker.halt()
             case "save" if isinstance(worker := self.world.processes.get(who), Worker):
-                if not worker.here or worker.pausing or worker.gathering is not None or worker.waits_at > self.met:
+                if (
+                    not worker.state.is_here
+                    or worker.state.is_pausing
+                    or worker.gathering is not None
+                    or worker.waits_at > self.met
+                ):
                     return
                 worker.pause()
             case "crash" if COORDINATOR in self.world.processes and self._may_crash():
@@ -246,7 +251,7 @@ class Simulation:
         if id.startswith("server"):
             self.started.add(id)
         if self.is_up(self.coordinator):
-            self._member(id).seat.join()
+            self._member(id).coordinator_link.join()
         self._begin(id, late=True)
 
     def _begin(self, id: str, late: bool) -> None:
@@ -261,7 +266,7 @@ class Simulation:
     def hang_up(self, id: str) -> None:
         """A server that is stopped, and was given up, comes back when it wakes up."""
         if id in self.world.processes:
-            self.world.awake(id, self._member(id).seat.join)
+            self.world.awake(id, self._member(id).coordinator_link.join)
 
     def refuse(self, id: str) -> None:
         """Whom a coordinator has lost, the next one does not want."""
@@ -277,9 +282,9 @@ class Simulation:
         self.world.replace(self.coordinator)
         self.coordinator.start()
         for member in self._all(Member):
-            member.seat.is_taken = False
+            member.coordinator_link.is_taken = False
             seconds = self.world.random.uniform(0.0, NOTICED)
-            self.world.after(seconds, partial(self.world.awake, member.id, member.seat.join))
+            self.world.after(seconds, partial(self.world.awake, member.id, member.coordinator_link.join))
 
     def _member(self, id: str) -> Member:
         member = self.world.processes[id]

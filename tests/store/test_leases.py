@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.store.batches import Batch, Tally
-from shoal.store.leases import Lease, LeaseBook
+from shoal.store.decisions.leases import Lease, LeaseBook
+from shoal.store.values.operations import Batch, Tally
 
 unhurried = settings(deadline=None)
 NEVER = 1e9
 
 
 def take(book: LeaseBook, worker: str, until: float = NEVER) -> int | None:
-    lease = book.take(worker, until)
+    lease = book.lease_next(worker, until)
     return None if lease is None else lease.batch.place
 
 
@@ -49,7 +49,7 @@ def test_whatever_happens_every_batch_counts_once_and_in_its_epoch(batches, ahea
         worker = f"worker-{data.draw(st.integers(0, 2))}"
         match data.draw(st.sampled_from(("take", "take", "acknowledge", "acknowledge", "lost", "expire", "write"))):
             case "take":
-                lease = book.take(worker, now + 2.0)
+                lease = book.lease_next(worker, now + 2.0)
                 if lease is not None:
                     assert lease.batch not in counted
                     assert lease.batch.epoch == book.epoch
@@ -72,7 +72,7 @@ def test_whatever_happens_every_batch_counts_once_and_in_its_epoch(batches, ahea
             book.next_epoch(batches)
     while not book.is_over:  # whoever is left can finish the epoch
         book.expire(NEVER)
-        lease = book.take("worker-9", 0.0)
+        lease = book.lease_next("worker-9", 0.0)
         assert lease is not None
         assert book.acknowledge(lease.batch)
 
@@ -210,7 +210,7 @@ def test_whatever_happens_a_halted_epoch_ends(batches, ahead, data):
         worker = f"worker-{data.draw(st.integers(0, 2))}"
         match data.draw(st.sampled_from(("take", "take", "acknowledge", "lost"))):
             case "take":
-                book.take(worker, 1.0)
+                book.lease_next(worker, 1.0)
             case "acknowledge" if book.leases:
                 book.acknowledge(book.leases[data.draw(st.sampled_from(sorted(book.leases)))].batch)
             case "lost":
@@ -226,7 +226,7 @@ def test_whatever_happens_a_halted_epoch_ends(batches, ahead, data):
             else:
                 book.lost(lease.worker)
         assert book.is_over
-        assert book.take("worker-0", 1.0) is None
+        assert book.lease_next("worker-0", 1.0) is None
 
 
 # Pauses -------------------------------------------------------------------------------------------------
@@ -235,26 +235,26 @@ def test_whatever_happens_a_halted_epoch_ends(batches, ahead, data):
 def test_a_paused_book_deals_again_what_came_back_and_nothing_new():
     book = LeaseBook(10, ahead=2)
     for worker in ("a", "b", "a"):
-        book.take(worker, until=1.0)
+        book.lease_next(worker, until=1.0)
     book.paused = True
-    assert book.take("b", until=1.0) is None
+    assert book.lease_next("b", until=1.0) is None
     book.acknowledge(Batch(0, 1))
     assert not book.rests
     book.lost("a")
-    assert [book.take("b", until=1.0).batch.place for _ in range(2)] == [0, 2]
-    assert book.take("b", until=1.0) is None
+    assert [book.lease_next("b", until=1.0).batch.place for _ in range(2)] == [0, 2]
+    assert book.lease_next("b", until=1.0) is None
     book.acknowledge(Batch(0, 2))
     assert not book.rests
     book.acknowledge(Batch(0, 0))
     assert book.rests
     assert book.counted == Tally(3)
     book.paused = False
-    assert book.take("b", until=1.0).batch.place == 3
+    assert book.lease_next("b", until=1.0).batch.place == 3
 
 
 def test_the_end_of_an_epoch_is_no_rest_and_the_beginning_of_the_next_one_is():
     book = LeaseBook(1, paused=False)
-    book.take("a", until=1.0)
+    book.lease_next("a", until=1.0)
     book.paused = True
     book.acknowledge(Batch(0, 0))
     assert book.is_over
@@ -267,8 +267,8 @@ def test_the_end_of_an_epoch_is_no_rest_and_the_beginning_of_the_next_one_is():
 def test_a_book_may_begin_in_the_middle_of_an_epoch():
     book = LeaseBook.begun(5, 3, 1, done=3)
     assert not book.acknowledge(Batch(3, 2))
-    assert book.take("a", until=1.0).batch == Batch(3, 3)
+    assert book.lease_next("a", until=1.0).batch == Batch(3, 3)
     assert book.acknowledge(Batch(3, 3))
-    assert book.take("a", until=1.0).batch == Batch(3, 4)
+    assert book.lease_next("a", until=1.0).batch == Batch(3, 4)
     book.acknowledge(Batch(3, 4))
     assert book.is_over

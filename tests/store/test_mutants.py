@@ -9,22 +9,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from shoal.cluster.department import Send
-from shoal.store.batches import Batch, Tally
-from shoal.store.director import Director, State, Training, _send
-from shoal.store.leases import LeaseBook
-from shoal.store.ledger import Ledger
-from shoal.store.letters import EpochOver
-from shoal.store.messages import Anew, CaughtUp, Order, Point, Push, Transfer
-from shoal.store.placement import Placement, _Draft
-from shoal.store.replica import Give, Replica, Report
-from shoal.store.saves import Gathering
-from shoal.store.staleness import StalenessClock
-from shoal.store.update import Update
+from shoal.cluster.coordinator_service import SendMessage
+from shoal.store.decisions.delivery import Delivery
+from shoal.store.decisions.director import Director, State, Training, _send
+from shoal.store.decisions.director_messages import EpochOver, Grant
+from shoal.store.decisions.leases import LeaseBook
+from shoal.store.decisions.placement import Placement, _Draft
+from shoal.store.decisions.replica import Give, Replica, ReportReplica
+from shoal.store.decisions.saves import Gathering
+from shoal.store.decisions.staleness import StalenessClock
+from shoal.store.decisions.weights_read import WeightsRead
+from shoal.store.decisions.worker_state import WorkerState
+from shoal.store.values.ledger import Ledger
+from shoal.store.values.messages import Anew, CaughtUp, Order, Point, Push, Transfer
+from shoal.store.values.operations import Batch, Tally
 
 from .coordinator import Coordinator
 from .history import Wrong
-from .members import Worker
 from .plans import SILENCE, Fault, Plan
 from .simulation import Simulation, play
 
@@ -153,7 +154,7 @@ def late_news(seed: int) -> Plan:
 
 def coordinators_die(seed: int) -> Plan:
     """One after the other, before anybody is told, in the middle of telling, and with what it was told."""
-    mark = ("written", "Grant", "Finish", "Placed", "EpochOver", "Next", "Want")[seed % 7]
+    mark = ("written", "Grant", "Finish", "ShardsPlaced", "EpochOver", "Next", "WantWork")[seed % 7]
     first = Fault("crash", mark=mark, nth=1 + seed % 4, seconds=0.05)
     second = Fault("crash", mark="Grant", nth=16 + seed % 9, seconds=0.05)
     return Plan(seed, bound=1 + seed % 2, ahead=2, slow=6.0, late=0.05, faults=(first, second))
@@ -172,7 +173,7 @@ def coordinators_and_workers_die(seed: int) -> Plan:
     """Another worker comes; the coordinator dies when it tells it where things are."""
     faults = (
         Fault("kill", f"worker-{seed % 2}", "Finish", 3 + seed % 5),
-        Fault("crash", mark="Placed", nth=6 + seed % 12, seconds=0.05),
+        Fault("crash", mark="ShardsPlaced", nth=6 + seed % 12, seconds=0.05),
     )
     return Plan(seed, epochs=3, bound=1, late=0.05, slow=3.0, faults=faults)
 
@@ -240,7 +241,7 @@ def the_primary_applies_first_and_shows_it(patch: pytest.MonkeyPatch) -> None:
     push, progress = Replica._push, Replica._progress
 
     def applied_at_once(self: Any, sender: str, message: Any, gradients: Any) -> Any:
-        if self.ledger.has(message.update.batch) and message.update.batch in self.__dict__.get("early", ()):
+        if self.ledger.has(message.update.operation) and message.update.operation in self.__dict__.get("early", ()):
             return []
         return push(self, sender, message, gradients)
 
@@ -250,7 +251,7 @@ def the_primary_applies_first_and_shows_it(patch: pytest.MonkeyPatch) -> None:
         while self._queue:
             ordered = self._queue.pop(0)
             *applied, acknowledged = self._commit(ordered)
-            early[ordered.update.batch] = (ordered.point.version, acknowledged)
+            early[ordered.update.operation] = (ordered.point.version, acknowledged)
             decisions += [*(self._order(peer, ordered) for peer in self._following), *applied]
         for batch, (version, acknowledged) in list(early.items()):
             if self._have(self._counted, version):
@@ -298,7 +299,7 @@ def a_newcomer_is_reported_before_it_counts(patch: pytest.MonkeyPatch) -> None:
         decisions = real(self)
         level = {peer for peer in self._view.newcomers if self._have({peer}, self.point.version)} - self._caught_up
         self._caught_up |= level
-        return decisions + [Report(CaughtUp(self.shard, self._view.number, peer)) for peer in level]
+        return decisions + [ReportReplica(CaughtUp(self.shard, self._view.number, peer)) for peer in level]
 
     patch.setattr(Replica, "_count_newcomers", lambda self: None)
     patch.setattr(Replica, "_progress", progress)
@@ -376,7 +377,8 @@ def nobody_says_where_it_stands_after_a_broken_connection(patch: pytest.MonkeyPa
 
 @mutant(broken_connections)
 def a_worker_does_not_ask_again_after_a_broken_connection(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Update, "reconnected", lambda self, server: [])
+    patch.setattr(WeightsRead, "reconnected", lambda self, server: [])
+    patch.setattr(Delivery, "reconnected", lambda self, server: [])
 
 
 @mutant(flipped_bits)
@@ -452,12 +454,13 @@ def a_lost_worker_makes_no_new_view(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(half_acknowledged)
 def what_was_acknowledged_before_a_shard_went_back_is_not_pushed_again(patch: pytest.MonkeyPatch) -> None:
-    real = Update.take_views
+    real = Delivery.take_view
 
-    def take_views(self: Any, views: Any) -> Any:
-        return real(self, [msgspec.structs.replace(view, origin=1) for view in views])
+    def take_view(self: Any, placement: Placement) -> Any:
+        views = tuple(msgspec.structs.replace(view, origin=1) for view in placement.views)
+        return real(self, msgspec.structs.replace(placement, views=views))
 
-    patch.setattr(Update, "take_views", take_views)
+    patch.setattr(Delivery, "take_view", take_view)
 
 
 @mutant(late_news)
@@ -487,6 +490,22 @@ def the_record_lacks_the_book(patch: pytest.MonkeyPatch) -> None:
         training.book = LeaseBook(training.opened.batches, training.book.epoch, training.opened.ahead)
 
     forgets(patch, forget)
+
+
+@mutant(coordinators_die)
+def the_log_lacks_what_was_finished(patch: pytest.MonkeyPatch) -> None:
+    real = Director.changes
+
+    def changes(self: Any) -> list[bytes]:
+        return [change for change in real(self) if b"Finish" not in change]
+
+    patch.setattr(Director, "changes", changes)
+
+
+@mutant(coordinators_die)
+def the_log_is_read_without_its_last_entry(patch: pytest.MonkeyPatch) -> None:
+    real = Director._hear_again
+    patch.setattr(Director, "_hear_again", lambda self, changes: real(self, changes[:-1]))
 
 
 @mutant(coordinators_die)
@@ -572,7 +591,14 @@ def a_want_is_granted_as_often_as_it_is_said(patch: pytest.MonkeyPatch) -> None:
 @mutant(finished_in_vain)
 def a_worker_begins_again_what_it_was_granted_before(patch: pytest.MonkeyPatch) -> None:
     """The grant is told again, because its Want is; that it is finished comes only after that."""
-    patch.setattr(Worker, "granted", property(lambda self: 0, lambda self, turn: None), raising=False)
+    real = WorkerState.read
+
+    def read(self: Any, message: Any) -> Any:
+        if isinstance(message, Grant):
+            self._wanted.add(message.turn)
+        return real(self, message)
+
+    patch.setattr(WorkerState, "read", read)
 
 
 @mutant(workers_die)
@@ -618,7 +644,9 @@ def an_epoch_that_ends_with_a_loss_is_not_said_to_be_over(patch: pytest.MonkeyPa
     real = Director.take
 
     def take(self: Any, *more: Any) -> Any:
-        return [wish for wish in real(self, *more) if not (isinstance(wish, Send) and b"EpochOver" in wish.content)]
+        return [
+            wish for wish in real(self, *more) if not (isinstance(wish, SendMessage) and b"EpochOver" in wish.content)
+        ]
 
     patch.setattr(Director, "take", take)
 

@@ -8,27 +8,33 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from tests.half_precision import Half
 
 from cluster.served import Run
 from shoal.clock import Deadline
+from shoal.codecs.codec import AS_THEY_ARE, AbstractCodec
 from shoal.config import Servers
 from shoal.errors import PeerTimeout, RunEnded
-from shoal.store.batches import Batch
-from shoal.store.client import Client, EpochEnd, LookUp, Work
-from shoal.store.codec import AbstractCodec
-from shoal.store.director import Director
-from shoal.store.letters import Open
-from shoal.store.rows import Fill, KeptRows, NewRows, Table
+from shoal.store.client import Client
+from shoal.store.decisions.director import Director
+from shoal.store.decisions.director_messages import FROM_DIRECTOR, Grant, Open
+from shoal.store.decisions.worker_state import BatchWork, EpochEnd, LookUp
 from shoal.store.server import Server
-from shoal.store.tensors import AnyShapes, Array, ArrayShape, RowShapes, Shapes, ShardShapes, Tensors
+from shoal.store.values.operations import Assignment, Batch
+from shoal.store.values.rows import Fill, KeptRows, NewRows, Table
+from shoal.store.values.tensors import AnyShapes, Array, ArrayShape, RowShapes, Shapes, ShardShapes, Tensors
 from shoal.wire.listener import Listener
 
 DENSE = [
-    ShardShapes((ArrayShape("float32", size),), (ArrayShape("float32", size), ArrayShape("int64", 1)), exact=1)
+    ShardShapes(
+        (ArrayShape("float32", size),),
+        (ArrayShape("float32", size), ArrayShape("int64", 1)),
+        exact=1,
+        assigned=(ArrayShape("float32", size), ArrayShape("int64", 1)),
+    )
     for size in (5, 3000, 70_000)
 ]
 TABLE = Table("table", 1000, 4, NewRows(Fill.CONSTANT, 3.0), parts=2)
@@ -37,6 +43,7 @@ SHAPES: list[AnyShapes] = [*DENSE, *TABLES]  # parts 0 and 1 of the table are sh
 SIZES = (*(shape.weights[0].size * 4 for shape in DENSE), *(shape.rows * 16 for shape in TABLES))
 BATCHES = 12
 EPOCHS = 2
+ONE = np.ones(1, np.int64)
 
 
 class Sums:
@@ -60,6 +67,9 @@ class Sums:
 
     def set_weights(self, weights: Sequence[Array]) -> None:
         self.values[:] = weights[0]
+
+    def assign(self, assigned: Sequence[Array]) -> None:
+        self.values[:] = assigned[0]
 
     def state(self) -> Sequence[Array]:
         return [self.values, self.count]
@@ -99,6 +109,9 @@ class Rows:
     def averages(self) -> Sequence[Array]:
         raise AssertionError("tables have none")
 
+    def assign(self, assigned: Sequence[Array]) -> None:
+        raise AssertionError("no worker has rows")
+
     def set_weights(self, weights: Sequence[Array]) -> None:
         assert not weights, "no worker has rows"
         self.kept = KeptRows(TABLE, self._part, ())
@@ -124,26 +137,6 @@ def rows_of(batch: Batch) -> dict[int, Array]:
     return {3: np.array([0, 2 + 2 * batch.place]), 4: np.empty(0, np.int64)}
 
 
-class Half(AbstractCodec):
-    """Gradients in half precision: a toy. What that loses comes with the next."""
-
-    def __init__(self) -> None:
-        self.encoded = self.decoded = 0  # shards' parts of updates, by all threads
-
-    def shapes(self, gradients: Shapes) -> Shapes:
-        return tuple(ArrayShape("float16", shape.size) for shape in gradients)
-
-    def encode(self, gradients: Sequence[Array], state: Any) -> tuple[list[Array], Any]:
-        self.encoded += 1
-        wanted = [gradient + lost for gradient, lost in zip(gradients, state or [0.0] * len(gradients), strict=True)]
-        sent = [array.astype(np.float16) for array in wanted]
-        return sent, [array - half for array, half in zip(wanted, sent, strict=True)]
-
-    def decode(self, encoded: Sequence[Array], gradients: Shapes) -> list[Array]:
-        self.decoded += 1
-        return [array.astype(shape.dtype) for array, shape in zip(encoded, gradients, strict=True)]
-
-
 class Store:
     """A run with servers, its processes played by threads."""
 
@@ -154,16 +147,18 @@ class Store:
         servers: int,
         replicas: int,
         bound: int | None,
-        codec: AbstractCodec | None = None,
+        codec: AbstractCodec = AS_THEY_ARE,
     ) -> None:
         told = Servers(servers, replicas, bound)
-        self.run = Run(folder, workers, least=1, servers=told, open_department=partial(Director, 10.0))
+        self.run = Run(folder, workers, least=1, servers=told, open_service=partial(Director, 10.0))
         self.folder = folder
         self.bound = bound
         self.codec = codec
         self.replicas = replicas
         self.servers: dict[str, Server] = {}
         self.tensors: dict[tuple[str, int], Tensors] = {}
+        self.assigned: float | None = None  # to all weights, between two epochs
+        self.met = threading.Barrier(workers)
         self.looked: list[Array] = []  # rows, when all is over
         self.listed: list[tuple[Array, Array]] = []
         self.computed: list[tuple[str, int, int]] = []
@@ -175,7 +170,7 @@ class Store:
     def start_server(self, number: int, late: bool = False) -> None:
         self._start(partial(self._serve, number, late))
 
-    def start_worker(self, number: int, at_batch: Callable[[Work], None] = lambda work: None) -> None:
+    def start_worker(self, number: int, at_batch: Callable[[BatchWork], None] = lambda work: None) -> None:
         self._start(partial(self._work, number, at_batch))
 
     def initial(self) -> list[Sequence[Array]]:
@@ -184,12 +179,12 @@ class Store:
     def kill_server(self, id: str) -> None:
         """As the system would: its connections close, and nothing more is done."""
         server = self.servers[id]
-        server._seat._connection._sock.shutdown(2)
+        server._coordinator_link._connection._sock.shutdown(2)
         server.over(RunEnded("killed"))
 
     def wait_for_copies(self) -> None:
         """Until every shard has a backup: before that, a loss is a loss."""
-        director = self.run.coordinator._membership._department
+        director = self.run.coordinator._membership._service
         deadline = Deadline.after(20.0)
         while not all(view.backups for view in director._state.training.placement.views):
             assert not deadline.passed()
@@ -214,13 +209,17 @@ class Store:
     def _serve(self, number: int, late: bool) -> None:
         id = f"server-{number}"
         listener = Listener(f"unix:{self.folder / id}.sock", self.run.key)
-        seat = (self.run.come_late if late else self.run.join)(number, address=listener.address, role="server")
+        coordinator_link = (self.run.come_late if late else self.run.join)(
+            number, address=listener.address, role="server"
+        )
 
         def make(shard: int) -> Tensors:
             made = Sums(shard) if shard < len(DENSE) else Rows(shard - len(DENSE))
             return self.tensors.setdefault((id, shard), made)
 
-        server = self.servers[id] = Server(id, 0, seat, listener, self.run.key, SHAPES, make, codec=self.codec)
+        server = self.servers[id] = Server(
+            id, 0, coordinator_link, listener, self.run.key, SHAPES, make, codec=self.codec
+        )
         try:
             with contextlib.suppress(RunEnded):
                 server.serve()
@@ -228,12 +227,17 @@ class Store:
             server.close()
             listener.close()
 
-    def _work(self, number: int, at_batch: Callable[[Work], None]) -> None:
+    def _work(self, number: int, at_batch: Callable[[BatchWork], None]) -> None:
         id = f"worker-{number}"
-        seat = self.run.join(number)
-        client = Client(id, 0, seat, self.run.key, SHAPES, self.initial(), 2, self.codec)
+        coordinator_link = self.run.join(number)
+        client = Client(id, 0, coordinator_link, self.run.key, SHAPES, self.initial(), 2, self.codec)
         client.open(Open(0, SIZES, 0, BATCHES, self.bound, self.replicas, 2, tables=(3, 4)))
         for epoch in range(EPOCHS):
+            if epoch:
+                self.met.wait(30)  # as trainings do, where all take the weights at the end of an epoch
+            if epoch and self.assigned is not None:  # by all, some perhaps when others train again
+                values = [[np.full(shape.weights[0].size, self.assigned, np.float32), ONE] for shape in DENSE]
+                client.deliver(Assignment(epoch, 0), dict(enumerate(values)), None)
             if epoch:
                 client.go_on(epoch, BATCHES)
             while not isinstance(todo := client.next(), EpochEnd):
@@ -242,19 +246,18 @@ class Store:
                     continue
                 at_batch(todo)
                 self.computed.append((id, todo.batch.epoch, todo.batch.place))
-                count = np.ones(1, np.int64)
-                dense = [[np.ones(shape.gradients[0].size, np.float32), count] for shape in DENSE]
+                dense = [[np.ones(shape.gradients[0].size, np.float32), ONE] for shape in DENSE]
                 asked = rows_of(todo.batch)
                 pushed = [[asked[shard], np.ones(asked[shard].size * TABLE.width, np.float32)] for shard in (3, 4)]
                 client.push(todo.batch, [*dense, *pushed], None)
             self.ends.setdefault(id, []).append(todo)
         self.staleness += client.observed.elements()
         if number == 0:
-            self.looked = list(client.look(EPOCHS, {3: np.array([0, 2, 998]), 4: np.array([1])}).values())
+            self.looked = list(client.look({3: np.array([0, 2, 998]), 4: np.array([1])}).values())
             self.listed = list(client.listed(3))
             client.finish()
         client.close()
-        seat.done()
+        coordinator_link.done()
 
 
 @pytest.fixture
@@ -262,7 +265,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., St
     with contextlib.ExitStack() as stack:
 
         def start(
-            workers: int, servers: int, replicas: int, bound: int | None = None, codec: AbstractCodec | None = None
+            workers: int, servers: int, replicas: int, bound: int | None = None, codec: AbstractCodec = AS_THEY_ARE
         ) -> Store:
             store = Store(tmp_path_factory.mktemp("s"), workers, servers, replicas, bound, codec)
             stack.callback(store.run.close)
@@ -284,7 +287,8 @@ def is_exact(store: Store) -> None:
     for ends in store.ends.values():
         for epoch, end in enumerate(ends):
             assert end.epoch == epoch
-            assert all((weights[0] == 7 + BATCHES * (epoch + 1)).all() for weights in end.weights[: len(DENSE)])
+            begun = 7 + BATCHES * epoch if epoch == 0 or store.assigned is None else store.assigned
+            assert all((weights[0] == begun + BATCHES).all() for weights in end.weights[: len(DENSE)])
     # All have added to row 0, one batch in each epoch to row 2, none to the others, which are as new.
     expected = [[3.0 + EPOCHS * BATCHES, 3.0 + EPOCHS, 3.0], [3.0]]
     assert [rows.reshape(-1, TABLE.width).tolist() for rows in store.looked] == [
@@ -292,6 +296,14 @@ def is_exact(store: Store) -> None:
     ]
     ids = np.concatenate([ids for ids, _ in store.listed])
     assert sorted(ids) == [0, *range(2, 2 + 2 * BATCHES, 2)], "exactly the rows that were ever updated"
+
+
+def test_weights_that_all_workers_assign_count_once(start):
+    store = start(2, 2, 2, codec=Half())
+    store.assigned = 100.0
+    for number in range(2):
+        store.start_worker(number)
+    is_exact(store)
 
 
 @pytest.mark.parametrize(("workers", "servers", "replicas", "bound"), [(1, 1, 1, None), (2, 2, 2, None), (3, 2, 1, 2)])
@@ -308,7 +320,7 @@ def test_a_server_is_lost_and_its_backup_goes_on_with_everything(start):
     store = start(2, 2, 2)
     killed = threading.Event()
 
-    def at_batch(work: Work) -> None:
+    def at_batch(work: BatchWork) -> None:
         if not killed.is_set():
             store.wait_for_copies()
             killed.set()
@@ -338,17 +350,17 @@ def test_an_update_that_is_delivered_again_is_encoded_once(start):
     pulled: list[Array] = []
 
     def work() -> None:
-        seat = store.run.join(0)
-        client = Client("worker-0", 0, seat, store.run.key, SHAPES, store.initial(), 0, codec)
+        coordinator_link = store.run.join(0)
+        client = Client("worker-0", 0, coordinator_link, store.run.key, SHAPES, store.initial(), 0, codec)
         client.open(Open(0, SIZES, 0, BATCHES, 0, 1, 1, tables=(3, 4)))
         update = [[np.full(shape.gradients[0].size, 2049.0, np.float32), np.ones(1, np.int64)] for shape in DENSE]
         for place in range(2):  # in half precision 2048, then 2050
             client.deliver(Batch(0, place), {0: update[0], 2: update[2]}, None)
             client.deliver(Batch(0, place), {0: update[0], 1: update[1]}, None)
-        pulled.extend(weights[0] for weights in client.pull(0, client.view)[: len(DENSE)])
+        pulled.extend(weights[0] for weights in client.pull(client.view)[: len(DENSE)])
         client.finish()
         client.close()
-        seat.done()
+        coordinator_link.done()
 
     store._start(work)
     store.wait()
@@ -357,14 +369,33 @@ def test_an_update_that_is_delivered_again_is_encoded_once(start):
     assert all((weights == 7 + 2 * 2049).all() for weights in pulled)
 
 
+def test_a_grant_that_is_told_again_is_not_computed_again(start, monkeypatch: pytest.MonkeyPatch):
+    """A director that takes over tells what it can't know to have been heard."""
+    told: list[bytes] = []
+    read = Client.read
+
+    def read_again(self: Client, content: bytes) -> None:
+        read(self, content)
+        for earlier in told:
+            read(self, earlier)
+        if isinstance(FROM_DIRECTOR.decode(content), Grant):
+            told.append(content)
+
+    monkeypatch.setattr(Client, "read", read_again)
+    store = start(1, 1, 1)
+    store.start_worker(0)
+    is_exact(store)
+    assert len(store.computed) == EPOCHS * BATCHES
+
+
 def test_a_server_that_leaves_questions_unanswered_is_named(start):
     store = start(1, 1, 1)
     told: list[str] = []
     wedged = threading.Event()
 
     def work() -> None:
-        seat = store.run.join(0)
-        client = Client("worker-0", 0, seat, store.run.key, SHAPES, store.initial(), 1, patience=0.3)
+        coordinator_link = store.run.join(0)
+        client = Client("worker-0", 0, coordinator_link, store.run.key, SHAPES, store.initial(), 1, patience=0.3)
         client.open(Open(0, SIZES, 0, BATCHES, None, 1, 1, tables=(3, 4)))
         todo = client.next()
         assert isinstance(todo, LookUp)
@@ -377,7 +408,7 @@ def test_a_server_that_leaves_questions_unanswered_is_named(start):
         wedged.set()
         client.finish()
         client.close()
-        seat.done()
+        coordinator_link.done()
 
     store._start(work)
     store.wait()

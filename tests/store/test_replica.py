@@ -7,9 +7,21 @@ from typing import Any
 
 import pytest
 
-from shoal.store.batches import Batch, Tally
-from shoal.store.ledger import Ledger, Provenance
-from shoal.store.messages import (
+from shoal.store.decisions.placement import ShardView
+from shoal.store.decisions.replica import (
+    NEAR,
+    ApplyUpdate,
+    Digest,
+    Drop,
+    Give,
+    GoBack,
+    Load,
+    Replica,
+    ReportReplica,
+    TellMember,
+)
+from shoal.store.values.ledger import Ledger, Provenance
+from shoal.store.values.messages import (
     CaughtUp,
     Differs,
     Order,
@@ -18,14 +30,13 @@ from shoal.store.messages import (
     Pulled,
     Push,
     Pushed,
-    Reason,
-    Refused,
-    Standing,
+    ReplicaStanding,
+    RequestRefused,
+    StoreReason,
     Supply,
     Transfer,
 )
-from shoal.store.placement import ShardView
-from shoal.store.replica import NEAR, Apply, Digest, Drop, Give, GoBack, Load, Replica, Report, Tell
+from shoal.store.values.operations import Assignment, Batch, Tally
 
 
 class Scene:
@@ -54,7 +65,7 @@ class Scene:
         return self
 
     def pull(self, to: str, view: int = 1) -> Scene:
-        self.perform(to, self.replicas[to].handle("w", Pull(0, view, Batch(0, 99))))
+        self.perform(to, self.replicas[to].handle("w", Pull(0, view, 99)))
         return self
 
     def settle(self, *only: str) -> Scene:
@@ -76,13 +87,13 @@ class Scene:
     def perform(self, id: str, decisions: list[Any]) -> None:
         for decision in decisions:
             match decision:
-                case Tell(to, message, beside):
+                case TellMember(to, message, beside):
                     self._send(id, to, message, beside)
                 case Give(to, message):
                     self._send(id, to, message, list(self.states[id]))
-                case Report(message):
+                case ReportReplica(message):
                     self.reports.append(message)
-                case Apply(gradients=place):
+                case ApplyUpdate(gradients=place):
                     self.states[id].append(place)
                 case Load(state=state):
                     self.states[id] = list(state)
@@ -104,7 +115,7 @@ class Scene:
 
     @property
     def acknowledged(self) -> list[int]:
-        return [message.batch.place for _, message in self.heard if isinstance(message, Pushed)]
+        return [message.operation.place for _, message in self.heard if isinstance(message, Pushed)]
 
     def sent(self, kind: type) -> list[tuple[str, str]]:
         """Who has something of this kind on its way, to whom."""
@@ -138,7 +149,7 @@ def test_without_backups_a_push_is_applied_and_acknowledged_at_once():
 def test_a_pull_shows_only_what_every_backup_has():
     scene = level("a", "b").push("a", 7, view=2).settle("a").pull("a", view=2)
     assert scene.states == {"a": [], "b": [7]}
-    assert scene.heard == [("w", Pulled(0, 2, Batch(0, 99), 0, {}))]
+    assert scene.heard == [("w", Pulled(0, 2, 99, 0, {}))]
 
 
 def test_pushes_of_several_workers_get_one_order_everywhere():
@@ -155,6 +166,26 @@ def test_a_push_that_is_sent_again_is_applied_once_and_acknowledged_again():
     assert (scene.states["a"], scene.acknowledged) == ([7], [7])
     scene.push("a", 7, view=2).settle()
     assert (scene.states["a"], scene.acknowledged) == ([7], [7, 7])
+
+
+def test_an_assignment_is_applied_once_between_updates_and_survives_a_takeover():
+    def assign(scene: Scene, to: str, number: int, view: int) -> None:
+        update = Provenance(Assignment(number, 0), "w", {})
+        scene.perform(to, scene.replicas[to].handle("w", Push(0, view, update), -number))
+
+    scene = level("a", "b").push("a", 7, view=2)
+    assign(scene, "a", 1, view=2)
+    assign(scene, "a", 1, view=2)  # another worker's, or sent again
+    scene.push("a", 8, view=2).settle()
+    assert list(scene.states.values()) == [[7, -1, 8]] * 2
+    scene.lose("a").view(3, "b")
+    assign(scene, "b", 1, view=3)
+    assert scene.states["b"] == [7, -1, 8]  # acknowledged, not applied
+    assert scene.heard[-1][1] == Pushed(0, 3, Assignment(1, 0), 3, None)
+    assign(scene, "b", 2, view=3)
+    scene.push("b", 8, view=3).push("b", 9, view=3)
+    assert scene.states["b"] == [7, -1, 8, -2, 9]  # which batches are in it is still known
+    assert scene.replicas["b"].ledger.made == {"w": 3}
 
 
 def test_a_batch_that_two_workers_computed_is_applied_once_and_acknowledged_to_both():
@@ -176,7 +207,7 @@ def test_the_staleness_of_an_update_is_what_its_weights_lacked_of_any_one_worker
 def test_what_is_said_in_an_older_view_is_refused_with_the_reason():
     scene = level("a", "b").push("a", 7, view=1)
     (_, refused), *_ = scene.heard
-    assert refused.reason is Reason.STALE_VIEW
+    assert refused.reason is StoreReason.STALE_VIEW
     assert refused.text == "shard 0 is in view 2 on a; w spoke in view 1"
     assert scene.states["a"] == []
 
@@ -191,13 +222,13 @@ def test_what_is_said_in_a_newer_view_waits_for_it():
 
 def test_who_is_not_the_primary_says_so():
     (_, refused), *_ = level("a", "b").push("b", 7, view=2).heard
-    assert refused.reason is Reason.NOT_PRIMARY
+    assert refused.reason is StoreReason.NOT_PRIMARY
     assert "the primary of shard 0 in view 2 is a, not b" in refused.text
 
 
 def test_a_refusal_is_not_answered():
     scene = level("a", "b")
-    assert scene.replicas["a"].handle("b", Refused(0, 9, Reason.STALE_VIEW, "")) == []
+    assert scene.replicas["a"].handle("b", RequestRefused(0, 9, StoreReason.STALE_VIEW, "")) == []
 
 
 def test_a_backup_takes_over_at_its_version_and_the_worker_sends_again_what_was_not_acknowledged():
@@ -321,7 +352,7 @@ def test_a_newcomer_that_is_far_behind_does_not_count_yet():
 def test_who_has_been_away_for_a_moment_needs_no_transfer():
     scene = level("a", "b").push("a", 1, view=2).settle()
     scene.view(3, "a", newcomers=("b",))
-    assert scene.sent(Standing) == [("b", "a")]
+    assert scene.sent(ReplicaStanding) == [("b", "a")]
     scene.settle("b")
     assert scene.sent(Transfer) == []
     assert scene.reports[1:] == [CaughtUp(0, 3, "b")]
@@ -379,7 +410,7 @@ def test_one_that_waits_to_be_healed_can_still_take_over():
     scene = level("a", "b", check_every=1)
     scene.states["b"] = [66]
     scene.push("a", 1, view=2).settle("a").settle("b").settle("a")
-    assert scene.sent(Standing) == [("b", "a")]
+    assert scene.sent(ReplicaStanding) == [("b", "a")]
     scene.lose("a").view(3, "b").push("b", 2, view=3)
     assert scene.states["b"] == [66, 1, 2], "what was acknowledged is in it"
 
@@ -416,7 +447,7 @@ def test_a_view_that_is_not_newer_is_not_heeded():
 def test_a_message_for_another_role_is_an_error():
     scene = level("a", "b")
     with pytest.raises(TypeError, match="Pull is not for a backup"):
-        scene.replicas["b"].handle("a", Pull(0, 2, Batch(0, 0)))
+        scene.replicas["b"].handle("a", Pull(0, 2, 0))
     with pytest.raises(TypeError, match="Order is not for a primary"):
         scene.replicas["a"].handle("b", Order(0, 2, Point(2, 1), Provenance(Batch(0, 0), "w", {})))
 

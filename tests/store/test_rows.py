@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from shoal.errors import BadFrame
-from shoal.store.rows import Fill, KeptRows, NewRows, Table, deal
-from shoal.store.tensors import RowShapes
+from shoal.store.values.rows import Fill, KeptRows, NewRows, Table, deal
+from shoal.store.values.tensors import RowShapes
 
 UNIFORM = NewRows(Fill.UNIFORM, -0.5, 1.5, seed=7)
 NORMAL = NewRows(Fill.NORMAL, 2.0, 0.5, seed=7)

@@ -6,18 +6,19 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from shoal.store.ledger import Ledger
-from shoal.store.placement import Placement
-from shoal.store.replica import Replica
-from shoal.store.saves import AskToSave, Copied, Desk, Gathering, NotSaved, Save, Saved
+from shoal.store.decisions.placement import Placement
+from shoal.store.decisions.replica import Replica
+from shoal.store.decisions.requests import Ask
+from shoal.store.decisions.saves import Copied, Gathering, NotSaved, Save, SaveQueue, ShardSaved
+from shoal.store.values.ledger import Ledger
 
 PLACEMENT = Placement.first(1, ["server-0", "server-1"], 2, [10, 10, 10])
 LATER = PLACEMENT.next(2, ["server-0", "server-1"])
 
 
-def begun() -> tuple[Gathering, list[AskToSave]]:
+def begun() -> tuple[Gathering, list[Ask]]:
     gathering = Gathering(b"draft", 2, itertools.count())
-    return gathering, gathering.take_views(PLACEMENT.views, PLACEMENT.servers)
+    return gathering, gathering.take_view(PLACEMENT)
 
 
 def caught_up(placement: Placement) -> Placement:
@@ -37,59 +38,65 @@ def test_every_primary_is_asked_for_what_it_leads():
     assert [ask.message.place for ask in asks] == [2, 3]
     for ask in asks:
         assert not gathering.is_copied
-        gathering.handle(Copied(ask.message.number))
+        gathering.hear(Copied(ask.message.number))
     assert gathering.is_copied
     assert not gathering.is_over
     for ask in asks:
-        gathering.handle(Saved(ask.message.number, ask.server.encode()))
+        gathering.hear(ShardSaved(ask.message.number, ask.server.encode()))
     assert gathering.told == [ask.server.encode() for ask in asks]
 
 
 def test_what_is_not_answered_is_asked_again_on_a_new_connection():
     gathering, (first, second) = begun()
-    gathering.handle(Saved(first.message.number, b""))
+    gathering.hear(ShardSaved(first.message.number, b""))
     assert gathering.reconnected(first.server) == []
     assert gathering.reconnected(second.server) == [second]
 
 
 def test_what_is_not_copied_is_asked_for_in_the_next_view():
     gathering, (first, second) = begun()
-    gathering.handle(Copied(first.message.number))
-    gathering.handle(NotSaved(second.message.number, "it is in view 2", stale=True))
+    gathering.hear(Copied(first.message.number))
+    gathering.hear(NotSaved(second.message.number, "it is in view 2", stale=True))
     assert not gathering.is_over
-    (again,) = gathering.take_views(LATER.views, LATER.servers)
+    (again,) = gathering.take_view(LATER)
     assert again.message.view == 2
     assert again.message.shards == second.message.shards
     assert again.message.place not in (first.message.place, second.message.place)
-    gathering.handle(Saved(second.message.number, b"of the old question"))
-    gathering.handle(Saved(first.message.number, b"one"))
+    gathering.hear(ShardSaved(second.message.number, b"of the old question"))
+    gathering.hear(ShardSaved(first.message.number, b"one"))
     assert not gathering.is_over
-    gathering.handle(Saved(again.message.number, b"two"))
+    gathering.hear(ShardSaved(again.message.number, b"two"))
     assert gathering.told == [b"one", b"two"]
 
 
 def test_it_is_given_up_when_one_who_writes_is_lost():
     gathering, (first, _) = begun()
-    gathering.handle(Copied(first.message.number))
+    gathering.hear(Copied(first.message.number))
     left = [server for server in PLACEMENT.servers if server != first.server]
-    assert gathering.take_views(caught_up(PLACEMENT).next(2, left).views, left) == []
+    assert gathering.take_view(caught_up(PLACEMENT).next(2, left)) == []
     assert gathering.why == f"{first.server} was lost while it wrote"
 
 
 def test_it_is_given_up_when_a_shard_is_lost_or_a_server_could_not_write():
     gathering, _ = begun()
-    gathering.take_views(PLACEMENT.next(2, ["server-2"]).views, ["server-2"])
+    gathering.take_view(PLACEMENT.next(2, ["server-2"]))
     assert gathering.why.endswith("was lost")
     gathering, (first, _) = begun()
-    gathering.handle(NotSaved(first.message.number, "the disk is full"))
+    gathering.hear(NotSaved(first.message.number, "the disk is full"))
     assert gathering.why == f"{first.server}: the disk is full"
+
+
+def test_it_is_given_up_when_this_worker_is_taken_for_lost_and_whoever_waits_hears_it():
+    gathering, _ = begun()
+    assert gathering.outlasts_loss()
+    assert gathering.why == "this worker was taken for lost"
 
 
 # The server's side --------------------------------------------------------------------------------------
 
 
 class Hand:
-    """A scribe that does as it is told."""
+    """A shard writer that does as it is told."""
 
     def __init__(self) -> None:
         self.copied: list[tuple[int, ...]] = []
@@ -103,7 +110,7 @@ class Hand:
         return self.outcome
 
 
-def desk(number: int = 1) -> tuple[Desk, Hand, list[Replica], list[Any]]:
+def save_queue(number: int = 1) -> tuple[SaveQueue, Hand, list[Replica], list[Any]]:
     """Of server-0, which leads two shards in the view of this number."""
     replicas = [Replica(shard, "server-0") for shard in range(2)]
     placement = Placement.first(number, ["server-0"], 1, [10, 10])
@@ -111,11 +118,16 @@ def desk(number: int = 1) -> tuple[Desk, Hand, list[Replica], list[Any]]:
         replica.take_view(view)
         replica.restored(0, Ledger())
     hand, answers = Hand(), []
-    return Desk(replicas, lambda shard: None, hand, lambda to, answer: answers.append(answer)), hand, replicas, answers
+    return (
+        SaveQueue(replicas, lambda shard: None, hand, lambda to, answer: answers.append(answer)),
+        hand,
+        replicas,
+        answers,
+    )
 
 
 def test_shards_are_copied_once_and_the_answer_is_given_as_often_as_it_is_asked_for():
-    server, hand, _, answers = desk()
+    server, hand, _, answers = save_queue()
     save = Save(7, 1, (0, 1), 2, b"")
     for _ in range(2):
         server.hear("worker-0", save)
@@ -125,11 +137,11 @@ def test_shards_are_copied_once_and_the_answer_is_given_as_often_as_it_is_asked_
     hand.outcome = b"part"
     server.look(())
     server.hear("worker-0", save)
-    assert answers[2:] == [Saved(7, b"part")] * 2
+    assert answers[2:] == [ShardSaved(7, b"part")] * 2
 
 
 def test_a_server_that_has_not_heard_of_the_view_yet_copies_when_it_has():
-    server, hand, replicas, answers = desk()
+    server, hand, replicas, answers = save_queue()
     server.hear("worker-0", Save(0, 2, (0, 1), 2, b""))
     server.look(())
     assert answers == []
@@ -141,7 +153,7 @@ def test_a_server_that_has_not_heard_of_the_view_yet_copies_when_it_has():
 
 
 def test_what_was_asked_in_an_older_view_is_not_copied():
-    server, hand, _, answers = desk(number=3)
+    server, hand, _, answers = save_queue(number=3)
     server.hear("worker-0", Save(0, 2, (0, 1), 2, b""))
     server.look(())
     assert [answer.stale for answer in answers] == [True]
@@ -149,7 +161,7 @@ def test_what_was_asked_in_an_older_view_is_not_copied():
 
 
 def test_what_a_server_does_not_have_or_still_writes_is_refused():
-    server, hand, _, answers = desk()
+    server, hand, _, answers = save_queue()
     server.hear("worker-0", Save(0, 1, (0, 1), 2, b""))
     server.look({1})
     assert answers == [NotSaved(0, "shard 1 was lost")]

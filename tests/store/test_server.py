@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.store.batches import Batch
-from shoal.store.letters import FROM_DIRECTOR, Placed
-from shoal.store.messages import Lacking, Pull, Pulled, Supply
-from shoal.store.placement import Placement, ShardView
+from shoal.store.decisions.director_messages import FROM_DIRECTOR, ShardsPlaced
+from shoal.store.decisions.placement import Placement, ShardView
 from shoal.store.server import Server
-from shoal.store.tensors import Array, ArrayShape, ShardShapes
+from shoal.store.values.messages import Lacking, Pull, Pulled, Supply
+from shoal.store.values.tensors import Array, ArrayShape, ShardShapes
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 from shoal.wire.messages import Message
@@ -35,7 +34,7 @@ class Values:
 
 
 class Alone:
-    """The server, its seat, and the shards that it has made."""
+    """The server, its link to the coordinator, and the shards that it has made."""
 
     def __init__(self, me: str, listener: Listener, key: RunKey) -> None:
         self.made: dict[int, Values] = {}
@@ -45,8 +44,8 @@ class Alone:
 
     def place(self, views: Sequence[ShardView]) -> None:
         placement = Placement(views[0].number, ("server-0", "server-1", "server-2"), 2, (20, 20, 20), tuple(views))
-        self.server.read(FROM_DIRECTOR.encode(Placed(0, placement, (), {})))
-        self.server._read_letters()
+        self.server.read(FROM_DIRECTOR.encode(ShardsPlaced(0, placement, (), {})))
+        self.server._read_all()
 
     def _make(self, shard: int) -> Values:
         self.made[shard] = Values()
@@ -86,7 +85,7 @@ def test_the_second_of_two_workers_that_supply_a_lost_shard_is_not_heeded(alone)
 
 def test_a_worker_that_heard_of_the_view_before_the_server_is_asked_for_what_it_has(alone):
     """Both hear of it from the coordinator, and whose thread comes first is chance."""
-    alone.server._hear("worker-0", Pull(0, 1, Batch(0, 0)), [])
+    alone.server._hear("worker-0", Pull(0, 1, 0), [])
     alone.place([ShardView(1, shard, "server-2", (), (), 1) for shard in range(len(SHAPES))])
     alone.server._ask_lacking()
     assert alone.posted == [("worker-0", Lacking(0, 1))]
@@ -97,7 +96,7 @@ def test_a_worker_that_heard_of_the_view_before_the_server_is_asked_for_what_it_
 def test_what_was_said_in_the_next_view_while_a_shard_was_lacking_is_heard_in_it(alone):
     """Who said it will not say it again."""
     alone.place([ShardView(1, shard, "server-2", (), (), 1) for shard in range(len(SHAPES))])
-    alone.server._hear("worker-0", Pull(0, 2, Batch(0, 0)), [])
+    alone.server._hear("worker-0", Pull(0, 2, 0), [])
     alone.place([ShardView(2, shard, "server-2", (), (), 2) for shard in range(len(SHAPES))])
     alone.server._ask_lacking()
     assert alone.posted == [("worker-0", Lacking(0, 2))]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.store.shards import GRAIN, SMALL, Needs, Parameter, cut
+from shoal.store.decisions.shards import GRAIN, SMALL, Needs, Parameter, into_shards
 
 unhurried = settings(deadline=None)
 DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -27,7 +27,7 @@ def parameters(draw: st.DrawFn, needs: tuple[Needs, ...] = tuple(Needs)) -> list
 @unhurried
 @given(parameters(), st.integers(1, 12))
 def test_every_element_is_in_exactly_one_shard(given, count):
-    shards = cut(given, count)
+    shards = into_shards(given, count)
     assert [shard.number for shard in shards] == list(range(len(shards)))
     for parameter in given:
         ranges = sorted((r.start, r.stop) for s in shards for r in s.ranges if r.parameter == parameter.name)
@@ -40,7 +40,7 @@ def test_every_element_is_in_exactly_one_shard(given, count):
 @given(parameters(), st.integers(1, 12))
 def test_a_shard_knows_its_bytes_and_none_is_empty(given, count):
     itemsize = {parameter.name: parameter.itemsize for parameter in given}
-    for shard in cut(given, count):
+    for shard in into_shards(given, count):
         assert shard.ranges
         assert shard.bytes == sum((r.stop - r.start) * itemsize[r.parameter] for r in shard.ranges)
 
@@ -48,7 +48,7 @@ def test_a_shard_knows_its_bytes_and_none_is_empty(given, count):
 @unhurried
 @given(parameters(), st.integers(1, 12))
 def test_what_must_be_whole_is_not_cut_and_what_belongs_together_is_together(given, count):
-    shards = cut(given, count)
+    shards = into_shards(given, count)
     holders = {p.name: {s.number for s in shards for r in s.ranges if r.parameter == p.name} for p in given}
     for parameter in given:
         assert len(holders[parameter.name]) == 1 or (parameter.needs is Needs.SLICES and parameter.bytes > SMALL)
@@ -58,7 +58,7 @@ def test_what_must_be_whole_is_not_cut_and_what_belongs_together_is_together(giv
 @unhurried
 @given(parameters(needs=(Needs.SLICES,)), st.integers(1, 12))
 def test_what_can_be_cut_is_balanced(given, count):
-    shards = cut(given, count)
+    shards = into_shards(given, count)
     total = sum(parameter.bytes for parameter in given)
     most = max(shard.bytes for shard in shards)
     rounding = count * GRAIN * 8
@@ -69,14 +69,14 @@ def test_what_can_be_cut_is_balanced(given, count):
 @given(parameters(needs=(Needs.WHOLE,)), st.integers(1, 12))
 def test_what_can_not_be_cut_is_packed_about_as_well_as_it_can_be(given, count):
     total = sum(parameter.bytes for parameter in given)
-    most = max(shard.bytes for shard in cut(given, count))
+    most = max(shard.bytes for shard in into_shards(given, count))
     assert most <= total / count + max(parameter.bytes for parameter in given)
 
 
 @unhurried
 @given(parameters(), st.integers(1, 12))
 def test_the_same_parameters_give_the_same_shards(given, count):
-    assert cut(given, count) == cut(list(given), count)
+    assert into_shards(given, count) == into_shards(list(given), count)
 
 
 def test_one_large_tensor_is_spread_over_all_shards_and_small_ones_lie_beside_it():
@@ -85,7 +85,7 @@ def test_one_large_tensor_is_spread_over_all_shards_and_small_ones_lie_beside_it
         Parameter("bias", "float32", (1024,)),
         Parameter("embedding", "float32", (100, 64), Needs.WHOLE),
     ]
-    shards = cut(model, 4)
+    shards = into_shards(model, 4)
     assert [[r.parameter for r in shard.ranges] for shard in shards] == [
         ["kernel", "embedding"],
         ["kernel", "bias"],
@@ -97,17 +97,17 @@ def test_one_large_tensor_is_spread_over_all_shards_and_small_ones_lie_beside_it
 
 def test_with_a_global_norm_everything_is_in_one_shard():
     model = [Parameter(f"v{i}", "float32", (500, 500), Needs.TOGETHER) for i in range(3)]
-    assert len(cut(model, 4)) == 1
+    assert len(into_shards(model, 4)) == 1
 
 
 def test_few_parameters_make_few_shards():
-    assert len(cut([Parameter("a", "float32", (3,)), Parameter("b", "float32", (3,))], 8)) == 2
+    assert len(into_shards([Parameter("a", "float32", (3,)), Parameter("b", "float32", (3,))], 8)) == 2
 
 
 def test_bad_input_is_named():
     with pytest.raises(UsageError, match="no parameters"):
-        cut([], 2)
+        into_shards([], 2)
     with pytest.raises(UsageError, match="into 0 shards"):
-        cut([Parameter("a", "float32", (3,))], 0)
+        into_shards([Parameter("a", "float32", (3,))], 0)
     with pytest.raises(UsageError, match="same name: a"):
-        cut([Parameter("a", "float32", (3,))] * 2, 1)
+        into_shards([Parameter("a", "float32", (3,))] * 2, 1)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from shoal.store.replica import Replica
+from shoal.store.decisions.replica import Replica
 
 from .history import Wrong
 from .plans import SAVING, SILENCE, Fault, Plan, random_plan, random_setbacks
@@ -91,7 +91,7 @@ def test_servers_that_come_get_their_part():
     assert held == [2, 2, 2, 2]
 
 
-@pytest.mark.parametrize("mark", ["written", "Placed", "Grant", "EpochOver", "Closed"])
+@pytest.mark.parametrize("mark", ["written", "ShardsPlaced", "Grant", "EpochOver", "TrainingClosed"])
 def test_a_coordinator_dies_before_or_in_the_middle_of_telling(mark):
     """The next one tells what it had to tell: of every letter, and of each of those who should have had it."""
     for nth in range(1, 14):

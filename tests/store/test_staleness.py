@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from shoal.errors import UsageError
-from shoal.store.staleness import StalenessClock
+from shoal.store.decisions.staleness import StalenessClock
 
 SHARDS = 2
 Name = tuple[str, int]  # a worker and the number of its update

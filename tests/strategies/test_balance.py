@@ -20,7 +20,7 @@ from shoal.collectives.tree import aligned, cover
 from shoal.data.order import piece_bounds
 from shoal.errors import UsageError
 from shoal.strategies import balance
-from shoal.strategies.balance import FURTHEST, SLACK, Balance, Pace, suggest_pieces
+from shoal.strategies.balance import FURTHEST, SLACK, Balance, WorkerPace, suggest_pieces
 
 Work = Callable[[Sequence[float]], list[float]]  # samples that each rank computes -> seconds without noise
 
@@ -96,7 +96,7 @@ paces = st.floats(1 / 64, 64, allow_nan=False)
 
 
 def known(*used: float) -> Balance:
-    return Balance({m: Pace(pace, pace) for m, pace in zip(names(len(used)), used, strict=True)})
+    return Balance({m: WorkerPace(pace, pace) for m, pace in zip(names(len(used)), used, strict=True)})
 
 
 @few

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import Diverged, UsageError
-from shoal.strategies.allreduce import AllReduce, check_batch
+from shoal.strategies.allreduce import AllReduce
 from shoal.strategies.notes import Note, check_agreement, decode, encode, stopped
 
 MEMBERS = ("worker-0", "worker-1", "worker-2")
@@ -47,9 +47,3 @@ def test_pieces_come_from_the_script_then_the_command_line_then_the_workers() ->
     assert AllReduce().pieces_for(None, 2) == 2
     with pytest.raises(UsageError, match="3 workers: 1 of them would have nothing to do"):
         AllReduce(pieces=2).pieces_for(None, 3)
-
-
-def test_a_batch_must_give_every_piece_a_sample() -> None:
-    check_batch(4, 4)
-    with pytest.raises(UsageError, match="batch_size of at least 5"):
-        check_batch(4, 5)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shoal.clock import Deadline
-from shoal.wire import Codec, Connection, Listener, Message, RunCertificate, RunKey, connect
+from shoal.wire import Connection, Listener, Message, MessageCodec, RunCertificate, RunKey, connect
 from shoal.wire.addresses import parse
 
 
@@ -26,7 +26,7 @@ class Other(Message, frozen=True):
     n: int
 
 
-CODEC = Codec(Word)
+CODEC = MessageCodec(Word)
 KINDS = ("unix", "tcp", "tls")
 CERTIFICATE = RunCertificate.new()
 

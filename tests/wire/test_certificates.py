@@ -10,11 +10,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from shoal.errors import UsageError
-from shoal.wire import Pin, RunCertificate, RunKey, Ticket
+from shoal.wire import JoinToken, Pin, RunCertificate, RunKey
 
 from .scene import CERTIFICATE
 
-TICKET = Ticket("digits-3f2a", RunKey(b"k" * 32), CERTIFICATE.pin)
+TICKET = JoinToken("digits-3f2a", RunKey(b"k" * 32), CERTIFICATE.pin)
 
 
 def test_a_certificate_goes_through_a_file_that_only_its_owner_reads(tmp_path: Path) -> None:
@@ -56,21 +56,21 @@ def test_a_certificate_file_that_is_not_ours_is_refused(harm: str, tmp_path: Pat
         RunCertificate.load(tmp_path / "bad")
 
 
-def test_a_ticket_goes_through_a_file_that_only_its_owner_reads(tmp_path: Path) -> None:
+def test_a_token_goes_through_a_file_that_only_its_owner_reads(tmp_path: Path) -> None:
     TICKET.save(tmp_path / "ticket")
     assert stat.S_IMODE((tmp_path / "ticket").stat().st_mode) == 0o600
-    assert Ticket.load(tmp_path / "ticket") == Ticket.load(tmp_path / "ticket", run="digits-3f2a") == TICKET
+    assert JoinToken.load(tmp_path / "ticket") == JoinToken.load(tmp_path / "ticket", run="digits-3f2a") == TICKET
     assert "6b6b" not in repr(TICKET)  # the key does not show itself
 
 
-def test_a_ticket_of_another_run_is_refused(tmp_path: Path) -> None:
+def test_a_token_of_another_run_is_refused(tmp_path: Path) -> None:
     TICKET.save(tmp_path / "ticket")
     with pytest.raises(UsageError, match="is for another run: it is for digits-3f2a, not for letters-0001"):
-        Ticket.load(tmp_path / "ticket", run="letters-0001")
+        JoinToken.load(tmp_path / "ticket", run="letters-0001")
 
 
-def text(ticket: Ticket) -> str:
-    return f"shoal ticket 1\nrun: {ticket.run}\nkey: {ticket.key.hex()}\ncertificate: {ticket.pin}\n"
+def text(token: JoinToken) -> str:
+    return f"shoal ticket 1\nrun: {token.run}\nkey: {token.key.hex()}\ncertificate: {token.pin}\n"
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def text(ticket: Ticket) -> str:
         (text(TICKET) * 10, "more than 1,024 bytes"),
     ],
 )
-def test_a_malformed_ticket_is_refused(content: str, why: str, tmp_path: Path) -> None:
+def test_a_malformed_token_is_refused(content: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "ticket").write_bytes(content.encode())
     (tmp_path / "ticket").chmod(0o600)
     with pytest.raises(UsageError, match=why):
-        Ticket.load(tmp_path / "ticket")
+        JoinToken.load(tmp_path / "ticket")
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o666, 0o620])
@@ -101,7 +101,7 @@ def test_a_secret_that_others_may_read_is_refused(mode: int, tmp_path: Path) -> 
     TICKET.save(tmp_path / "ticket")
     (tmp_path / "ticket").chmod(mode)
     with pytest.raises(UsageError, match=f"readable by others: expected mode 0600 .* found mode {mode:04o}"):
-        Ticket.load(tmp_path / "ticket")
+        JoinToken.load(tmp_path / "ticket")
 
 
 def test_a_secret_is_a_file_and_nothing_else(tmp_path: Path) -> None:
@@ -109,14 +109,14 @@ def test_a_secret_is_a_file_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "ticket")
     os.mkfifo(tmp_path / "pipe", 0o600)
     with pytest.raises(UsageError, match="can't read the ticket"):
-        Ticket.load(tmp_path / "link")
+        JoinToken.load(tmp_path / "link")
     with pytest.raises(UsageError, match="no regular file"):
-        Ticket.load(tmp_path / "pipe")  # and does not wait for somebody to write into it
+        JoinToken.load(tmp_path / "pipe")  # and does not wait for somebody to write into it
     with pytest.raises(UsageError, match="No such file"):
-        Ticket.load(tmp_path / "none")
+        JoinToken.load(tmp_path / "none")
 
 
-def test_a_run_whose_name_has_no_place_in_a_ticket_is_refused() -> None:
+def test_a_run_whose_name_has_no_place_in_a_token_is_refused() -> None:
     for name in ("", "two\nlines", "a b", "x" * 200):
         with pytest.raises(UsageError, match="can't be the run's name"):
-            Ticket(name, RunKey.new(), CERTIFICATE.pin)
+            JoinToken(name, RunKey.new(), CERTIFICATE.pin)

@@ -12,7 +12,7 @@ import pytest
 
 from shoal.clock import Deadline
 from shoal.errors import BadFrame, PeerClosed, PeerTimeout, RunEnded, UsageError, WireError
-from shoal.wire import Codec, Connection, Receive, Send, Wakeup, frames, transfer
+from shoal.wire import Connection, MessageCodec, Receive, Sending, Wakeup, frames, transfer
 
 from .scene import CODEC, KINDS, Other, Word, pair, soon
 
@@ -33,7 +33,7 @@ def test_buffers_are_received_into_place(kind: str, tmp_path: Path) -> None:
     places = [np.zeros_like(array) for array in sent]
     with pair(kind, tmp_path) as (alice, bob):
         both = transfer(
-            [Send(alice, Word(1), [array.data for array in sent])],
+            [Sending(alice, Word(1), [array.data for array in sent])],
             [Receive(bob, lambda _: [place.data for place in places])],
             soon(),
         )
@@ -50,7 +50,7 @@ def test_both_may_send_more_than_the_kernel_holds_at_once(kind: str, tmp_path: P
     landed = [np.zeros_like(much), np.zeros_like(much)]
     with pair(kind, tmp_path) as (alice, bob):
         transfer(
-            [Send(alice, Word(1), [much.data]), Send(bob, Word(2), [much.data])],
+            [Sending(alice, Word(1), [much.data]), Sending(bob, Word(2), [much.data])],
             [Receive(alice, lambda _: [landed[0].data]), Receive(bob, lambda _: [landed[1].data])],
             soon(),
         )
@@ -80,7 +80,7 @@ def test_a_frame_that_announces_too_much_is_refused_before_anything_is_allocated
 def test_the_largest_header_passes(kind: str, tmp_path: Path) -> None:
     word = Word(1, "x" * (frames.MAX_HEADER - 100))
     with pair(kind, tmp_path) as (alice, bob):
-        assert transfer([Send(alice, word)], [Receive(bob)], soon()) == [word]
+        assert transfer([Sending(alice, word)], [Receive(bob)], soon()) == [word]
         with pytest.raises(UsageError, match="too large"):
             alice.send(Word(1, "x" * frames.MAX_HEADER))
 
@@ -100,7 +100,7 @@ def test_a_frame_may_come_byte_by_byte(tmp_path: Path) -> None:
 
 def test_a_message_of_another_type_is_refused_and_its_sender_named(tmp_path: Path) -> None:
     with pair("unix", tmp_path) as (alice, bob):
-        alice._codec = Codec(Other)
+        alice._codec = MessageCodec(Other)
         alice.send(Other(1))
         with pytest.raises(BadFrame, match="from bob: not a message that is understood here"):
             bob.receive(soon())
@@ -132,7 +132,7 @@ def test_a_peer_that_reads_nothing_is_named_when_the_deadline_passes(kind: str, 
             alice.send(Word(1), [memoryview(bytes(30_000_000))], Deadline.after(0.3))
         assert alice.pending
         with pytest.raises(PeerTimeout, match="no transfer with alice in time"):
-            transfer([Send(alice, Word(2))], [], Deadline.after(0.02))
+            transfer([Sending(alice, Word(2))], [], Deadline.after(0.02))
 
 
 def test_a_wakeup_ends_a_wait_with_its_reason(tmp_path: Path) -> None:

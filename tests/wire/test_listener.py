@@ -223,3 +223,26 @@ def test_messages_flow_as_soon_as_both_are_proven(tmp_path: Path) -> None:
         ours.send(Word(1))
         ours.close()
     assert isinstance(outcome[0], Connection)
+
+
+def test_a_socket_whose_path_was_removed_is_reachable_again(tmp_path: Path) -> None:
+    with listening("unix", tmp_path) as (listener, key):
+        assert not listener.restore(), "it is there"
+        path = Path(listener.address.removeprefix("unix:"))
+        folder = path.parent
+        with joining(listener, key) as before:
+            theirs = listener.accept(CODEC, soon())
+        assert isinstance(before[0], Connection)
+        path.unlink()
+        folder.rename(folder.with_name("gone"))
+        assert not listener.restore(), "there is nowhere to listen yet"
+        folder.mkdir()
+        assert listener.restore()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        for _ in range(2):
+            with joining(listener, key) as after:
+                listener.accept(CODEC, soon()).close()
+            assert isinstance(after[0], Connection)
+        theirs.close()
+    assert not path.exists()
+    assert not listener.restore(), "it is closed"

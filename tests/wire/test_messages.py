@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import BadFrame
-from shoal.wire import Codec, Message
+from shoal.wire import Message, MessageCodec
 
 from .scene import CODEC, Other, Word
 
@@ -24,7 +24,7 @@ def test_a_message_comes_back_as_it_was(n: int, text: str) -> None:
 
 
 def test_a_codec_tells_its_types_apart() -> None:
-    codec = Codec(Word, Note)
+    codec = MessageCodec(Word, Note)
     for message in (Word(1, "x"), Note(b"\x00\xff", ("a", "b"))):
         assert codec.decode(codec.encode(message)) == message
 
@@ -32,7 +32,7 @@ def test_a_codec_tells_its_types_apart() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        Codec(Other).encode(Other(1)),
+        MessageCodec(Other).encode(Other(1)),
         msgspec.msgpack.encode({"type": "Word", "n": "one"}),
         msgspec.msgpack.encode({"type": "Word", "n": 1, "extra": 2}),
         msgspec.msgpack.encode({"type": "Word"}),

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.checkpoint import files
-from shoal.cluster import folders
 from shoal.errors import UsageError
+from shoal.wire.held_folder import is_alive
 
 _STEP = re.compile(r"step-([0-9]{9,18})(\.old)?")
 _DRAFT = re.compile(r"\.draft-(.+)-([0-9]{9,18})-([0-9]+)")
@@ -33,12 +33,18 @@ class Draft:
     run: str
     step: int
     view: int = 0
+    training: str | None = None  # the run that this training began with, if that is another
 
     def __post_init__(self) -> None:
-        if not _RUN.fullmatch(self.run):
-            raise UsageError(f"{self.run!r} can't be part of a file's name: expected letters, digits, '.', '_' or '-'")
+        for run in (self.run, self.first_run):
+            if not _RUN.fullmatch(run):
+                raise UsageError(f"{run!r} can't be part of a file's name: expected letters, digits, '.', '_' or '-'")
         if not 0 <= self.step < 10**18:
             raise UsageError(f"there is no step {self.step}: expected a number from 0 on")
+
+    @property
+    def first_run(self) -> str:
+        return self.training or self.run
 
     @property
     def path(self) -> Path:
@@ -83,6 +89,6 @@ def _is_stale(path: Path, current: Draft | None) -> bool:
     if found is not None and current is not None and found[1] == current.run:
         return (int(found[2]), int(found[3])) < (current.step, current.view)
     try:
-        return not folders.is_alive(path)
+        return not is_alive(path)
     except OSError:
         return False  # a file system without locks can't tell: better a draft too many

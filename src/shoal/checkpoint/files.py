@@ -83,4 +83,6 @@ def remove(folder: Path) -> None:
             return
         except OSError:
             gone = folder
+    if gone.is_symlink():  # what it leads to is not ours
+        gone.unlink(missing_ok=True)
     shutil.rmtree(gone, ignore_errors=True)

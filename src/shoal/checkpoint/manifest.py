@@ -16,6 +16,7 @@ import numpy as np
 
 from shoal.checkpoint import pieces
 from shoal.checkpoint.dtypes import DTYPES
+from shoal.checkpoint.parts import MAX_HEADER
 from shoal.errors import BadCheckpoint, UsageError
 
 FILE = "manifest.json"
@@ -29,7 +30,7 @@ Digest = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CheckpointPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file of a checkpoint, as the member that wrote it describes it."""
 
     name: PartName
@@ -50,7 +51,7 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return math.prod(self.shape) * np.dtype(DTYPES[self.dtype]).itemsize
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """All that is known of a checkpoint without reading its parts."""
 
     format: int
@@ -58,8 +59,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step: Count
     when: Annotated[datetime, msgspec.Meta(tz=True)]
     header: Any  # the caller's own document
-    parts: Annotated[tuple[Part, ...], msgspec.Meta(max_length=1_000_000)]
+    parts: Annotated[tuple[CheckpointPart, ...], msgspec.Meta(max_length=1_000_000)]
     tensors: tuple[Tensor, ...]
+    training: Name | None = None  # the run that this training began with, if that is another
+
+    @property
+    def first_run(self) -> str:
+        """What all checkpoints of a training have in common, however often it was gone on with."""
+        return self.training or self.run
 
     @property
     def nbytes(self) -> int:
@@ -118,7 +125,7 @@ def decode(data: bytes) -> Manifest:
 
 
 def _check(manifest: Manifest) -> None:
-    """What types can't say: names are unique, and tensors lie in parts that are large enough for them."""
+    """What types can't say: names are unique, and parts have the bytes that their tensors need, and a header's."""
     room = {part.name: part.nbytes for part in manifest.parts}
     if len(room) != len(manifest.parts):
         raise BadCheckpoint(f"{FILE} lists {_repeated([part.name for part in manifest.parts])} twice")
@@ -133,6 +140,9 @@ def _check(manifest: Manifest) -> None:
         room[tensor.part] -= tensor.nbytes
         if room[tensor.part] < 0:
             raise BadCheckpoint(f"{FILE} has more tensors in {tensor.part} than its bytes could hold")
+    for part in manifest.parts:
+        if room[part.name] > MAX_HEADER:
+            raise BadCheckpoint(f"{FILE} gives {part.name} {part.nbytes:,} bytes, far more than its tensors need")
     try:
         pieces.wholes((tensor.name, tensor.dtype, tensor.shape) for tensor in manifest.tensors)
     except ValueError as error:

@@ -1,45 +1,20 @@
 """Tensors that are written in pieces, because no single process holds all of one. Pure.
 
-A piece is a range of a tensor's elements, counted as if it had one dimension. Its name says it all:
-
-    optimizer/3/adam/dense_kernel_momentum[4096:8192 of 64x128]
-
-A checkpoint holds all pieces of a tensor or none.
+A piece is a range of a tensor's elements, as its name says (tensor_names.py). A checkpoint holds all pieces of a tensor
+or none.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from shoal.checkpoint.tensor_names import Piece, piece_of
+
 Array = np.ndarray[Any, Any]
-
-_PIECE = re.compile(r"(.+)\[(\d{1,18}):(\d{1,18}) of (\d{1,18}(?:x\d{1,18}){0,63})\]", re.DOTALL)
-
-
-class Piece(NamedTuple):
-    """The elements from `start` to `stop` of a tensor."""
-
-    whole: str
-    start: int
-    stop: int
-    shape: tuple[int, ...]  # of the whole
-
-    @property
-    def name(self) -> str:
-        return f"{self.whole}[{self.start}:{self.stop} of {'x'.join(map(str, self.shape))}]"
-
-
-def piece_of(name: str) -> Piece | None:
-    """What a tensor's name says, if it is one of several pieces."""
-    found = _PIECE.fullmatch(name)
-    if found is None:
-        return None
-    return Piece(found[1], int(found[2]), int(found[3]), tuple(map(int, found[4].split("x"))))
 
 
 def wholes(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> dict[str, tuple[str, tuple[int, ...]]]:

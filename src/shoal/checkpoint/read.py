@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -16,7 +16,9 @@ from safetensors import SafetensorError, deserialize
 from shoal.checkpoint import files, manifest, pieces
 from shoal.checkpoint.drafts import checkpoints, step_of
 from shoal.checkpoint.dtypes import DTYPES, FROM_FILE
-from shoal.checkpoint.manifest import Manifest, Part, Tensor
+from shoal.checkpoint.manifest import CheckpointPart, Manifest
+from shoal.checkpoint.parts import Held, tensors_in
+from shoal.checkpoint.tensor_names import piece_of
 from shoal.errors import BadCheckpoint
 
 Array = np.ndarray[Any, Any]
@@ -50,9 +52,9 @@ def verify(path: Path) -> Manifest:
     """Reads all of a checkpoint and compares it with its digests. A BadCheckpoint says what is wrong with it."""
     with _naming(path):
         found = _manifest_of(path)
+        promised = _promised(found)
         for part in found.parts:
-            with files.plain_file(path / part.name) as (file, size):
-                _check_size(part, size)
+            with _opened(path, part, promised[part.name]) as (file, _):
                 _check_digest(part, hashlib.file_digest(file, manifest.DIGEST).hexdigest())
         return found
 
@@ -65,9 +67,7 @@ def load(path: Path, wanted: Callable[[str], bool] | None = None) -> Checkpoint:
     """
     with _naming(path):
         found = _manifest_of(path)
-        promised: dict[str, dict[str, Tensor]] = {part.name: {} for part in found.parts}
-        for tensor in found.tensors:
-            promised[tensor.part][tensor.name] = tensor
+        promised = _promised(found)
         arrays: dict[str, Array] = {}
         for part in found.parts:
             chosen = {name for name in promised[part.name] if wanted is None or wanted(_whole(name))}
@@ -77,8 +77,16 @@ def load(path: Path, wanted: Callable[[str], bool] | None = None) -> Checkpoint:
         return Checkpoint(found, pieces.join({t.name: arrays[t.name] for t in found.tensors if t.name in arrays}))
 
 
+def _promised(found: Manifest) -> dict[str, Held]:
+    """What each part holds, by the manifest."""
+    promised: dict[str, Held] = {part.name: {} for part in found.parts}
+    for tensor in found.tensors:
+        promised[tensor.part][tensor.name] = (tensor.dtype, tensor.shape)
+    return promised
+
+
 def _whole(name: str) -> str:
-    piece = pieces.piece_of(name)
+    piece = piece_of(name)
     return name if piece is None else piece.whole
 
 
@@ -93,6 +101,14 @@ def newest_whole(folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
         else:
             return path, skipped
     return None, skipped
+
+
+def manifest_at(path: Path) -> Manifest | None:
+    """What a checkpoint says of itself; None if there is none that is sound."""
+    try:
+        return _manifest_of(path)
+    except (BadCheckpoint, OSError):
+        return None
 
 
 def looks_whole(path: Path) -> bool:
@@ -118,6 +134,8 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _manifest_of(path: Path) -> Manifest:
+    if path.is_symlink():
+        raise BadCheckpoint("it is a link: name the folder that it leads to")
     if not path.is_dir():
         raise BadCheckpoint("there is no such folder" if not path.exists() else "it is not a folder")
     with files.plain_file(path / manifest.FILE) as (file, size):
@@ -130,23 +148,29 @@ def _manifest_of(path: Path) -> Manifest:
     return found
 
 
-def _arrays_of(path: Path, part: Part, promised: Mapping[str, Tensor]) -> dict[str, Array]:
-    """A part's tensors. The bytes that were verified are the bytes that are decoded: the file is read once."""
+@contextlib.contextmanager
+def _opened(path: Path, part: CheckpointPart, promised: Held) -> Iterator[tuple[FileIO, int]]:
+    """A part to read, and its size. What can't be right by its size or its header is not read to its end."""
     with files.plain_file(path / part.name) as (file, size):
         _check_size(part, size)
+        _check_tensors(part, tensors_in(file.fileno(), part.name), promised)
+        yield file, size
+
+
+def _arrays_of(path: Path, part: CheckpointPart, promised: Held) -> dict[str, Array]:
+    """A part's tensors. The bytes that were verified are the bytes that are decoded: they are read once."""
+    with _opened(path, part, promised) as (file, size):
         data = _read(file, size)
     _check_digest(part, hashlib.new(manifest.DIGEST, data).hexdigest())
     try:
-        # Strict about its header: sizes must be the shapes', and places follow each other without a gap.
         held: dict[str, Any] = dict(deserialize(data))  # type: ignore[no-untyped-call]
     except SafetensorError as error:
         raise BadCheckpoint(f"{part.name} is not a safetensors file: {error}") from error
-    described = {name: (FROM_FILE.get(tensor["dtype"]), tuple(tensor["shape"])) for name, tensor in held.items()}
-    if described != {name: (tensor.dtype, tensor.shape) for name, tensor in promised.items()}:
-        raise BadCheckpoint(f"{part.name} holds other tensors than {manifest.FILE} says")
+    described = {name: (FROM_FILE.get(tensor["dtype"], "?"), tuple(tensor["shape"])) for name, tensor in held.items()}
+    _check_tensors(part, described, promised)
     return {
-        name: np.frombuffer(held[name]["data"], DTYPES[tensor.dtype]).reshape(tensor.shape)
-        for name, tensor in promised.items()
+        name: np.frombuffer(held[name]["data"], DTYPES[dtype]).reshape(shape)
+        for name, (dtype, shape) in promised.items()
     }
 
 
@@ -159,11 +183,16 @@ def _read(file: FileIO, size: int) -> bytes:
     return b"".join(chunks)
 
 
-def _check_size(part: Part, size: int) -> None:
+def _check_size(part: CheckpointPart, size: int) -> None:
     if size != part.nbytes:
         raise BadCheckpoint(f"{part.name} has {size:,} bytes, it was written with {part.nbytes:,}")
 
 
-def _check_digest(part: Part, digest: str) -> None:
+def _check_tensors(part: CheckpointPart, held: Held, promised: Held) -> None:
+    if held != promised:
+        raise BadCheckpoint(f"{part.name} holds other tensors than {manifest.FILE} says: it was damaged or changed")
+
+
+def _check_digest(part: CheckpointPart, digest: str) -> None:
     if digest != part.digest:
         raise BadCheckpoint(f"{part.name} does not match its digest: it was damaged or changed")

@@ -18,9 +18,9 @@ from typing import Any
 from shoal.checkpoint import files, manifest
 from shoal.checkpoint.drafts import Draft
 from shoal.checkpoint.image import Array, Image, layout_of
-from shoal.checkpoint.manifest import Part, part_name
-from shoal.checkpoint.publish import Failed, Published, failed, publish
-from shoal.cluster import folders
+from shoal.checkpoint.manifest import CheckpointPart, part_name
+from shoal.checkpoint.publish import NotWritten, PublishedCheckpoint, failed, publish
+from shoal.wire.held_folder import hold
 
 CHUNK = 4 * 2**20  # bytes between two looks at whether to go on
 CLOSE_WITHIN = 5.0  # seconds
@@ -31,10 +31,10 @@ class Written:
     """This member's part is on disk, in the draft. The chief needs to know it before it publishes."""
 
     draft: Draft
-    part: Part
+    part: CheckpointPart
 
 
-Outcome = Written | Published | Failed
+Outcome = Written | PublishedCheckpoint | NotWritten
 
 
 class _Abandoned(Exception):
@@ -80,7 +80,7 @@ class Writer:
             return
         self._start(draft, lambda: self._write(draft, part_name(number), image.view()))
 
-    def publish(self, draft: Draft, parts: Sequence[Part], header: Any, keep: int = 1) -> None:
+    def publish(self, draft: Draft, parts: Sequence[CheckpointPart], header: Any, keep: int = 1) -> None:
         """For the chief: makes the draft a checkpoint, in the background, as publish.py does.
 
         The header must not change until that is done.
@@ -139,13 +139,13 @@ class Writer:
         try:
             draft.path.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(OSError):  # a file system without locks; a draft that is gone is found next
-                self._held.enter_context(folders.hold(draft.path))
+                self._held.enter_context(hold(draft.path))
             return Written(draft, self._write_part(draft.path / name, data))
         except (OSError, _Abandoned) as error:
             (draft.path / name).unlink(missing_ok=True)
             return failed(draft, error)
 
-    def _write_part(self, path: Path, data: memoryview) -> Part:
+    def _write_part(self, path: Path, data: memoryview) -> CheckpointPart:
         digest = hashlib.new(manifest.DIGEST)
         with files.new_file(path) as descriptor:
             for start in range(0, len(data), CHUNK):
@@ -154,7 +154,7 @@ class Writer:
                 chunk = data[start : start + CHUNK]
                 digest.update(chunk)
                 files.write_all(descriptor, chunk)
-        return Part(path.name, len(data), digest.hexdigest())
+        return CheckpointPart(path.name, len(data), digest.hexdigest())
 
     def _must_be_idle(self) -> None:
         if self._abandon.is_set():

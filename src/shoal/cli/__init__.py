@@ -21,6 +21,9 @@ _FILES = {
     "scale": "drain",
     "drain": "drain",
     "status": "status",
+    "top": "top",
+    "story": "story",
+    "doctor": "doctor",
     "checkpoint": "checkpoint",
 }
 

@@ -53,7 +53,7 @@ def verify(path: Path, as_json: bool) -> None:
 def export(path: Path, out: Path) -> None:
     """Write the model in CHECKPOINT as a Keras file: its layers and weights, not its optimizer."""
     from shoal.checkpoint.read import load
-    from shoal.hook.export import export as write
+    from shoal.hook.calls.export import export as write
 
     try:
         loaded = load(path)
@@ -113,6 +113,7 @@ def _facts(path: Path, verdict: Manifest | str) -> dict[str, Any]:
         "parts": len(verdict.parts),
         "tensors": len(verdict.tensors),
         "run": verdict.run,
+        "training": verdict.first_run,
     }
 
 
@@ -120,13 +121,13 @@ def _table(verdicts: Verdicts) -> Table:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    for heading in ("checkpoint", "step", "written", "MiB", "parts", "whole"):
+    for heading in ("checkpoint", "step", "run", "written", "MiB", "parts", "whole"):
         table.add_column(heading, justify="right" if heading in ("step", "MiB", "parts") else "left")
     for path, verdict in verdicts.items():
         if isinstance(verdict, str):
-            table.add_row(path.name, "", "", "", "", "no")
+            table.add_row(path.name, "", "", "", "", "", "no")
         else:
             when = verdict.when.astimezone().strftime("%Y-%m-%d %H:%M:%S")
             size, parts = f"{verdict.nbytes / 2**20:,.1f}", str(len(verdict.parts))
-            table.add_row(path.name, str(verdict.step), when, size, parts, "yes")
+            table.add_row(path.name, str(verdict.step), verdict.run, when, size, parts, "yes")
     return table

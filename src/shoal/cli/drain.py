@@ -6,9 +6,11 @@ import os
 
 import click
 
-from shoal.cli.asking import ask, the_run
+from shoal.cli.runs import the_run
+from shoal.cluster.asking import ask
 from shoal.cluster.messages import Answer, DrainRequest, ScaleRequest
 from shoal.errors import UsageError, WireError
+from shoal.launch.limits import check_processes
 
 _run_option = click.option("--run", "run", metavar="ID", help="Which run, if there are several on this machine.")
 
@@ -28,6 +30,7 @@ def scale(workers: int, run: str | None) -> None:
     """Train with WORKERS workers from now on: start more, or let the last ones leave."""
     if workers < 1:
         raise UsageError(f"shoal scale {workers}: a run needs at least 1 worker.")
+    check_processes(f"shoal scale {workers}", workers, len(os.sched_getaffinity(0)))
     _tell(run, ScaleRequest(workers))
 
 

@@ -29,7 +29,7 @@ class _AddressFirst(click.Command):
 @click.option(
     "--host", metavar="IP", help="This machine's address for the others.  [default: the one that leads there]"
 )
-@click.option("--max-restarts", type=int, default=3, show_default=True, metavar="K", help="If the worker dies.")
+@click.option("--max-restarts", type=int, default=3, show_default=True, metavar="K", help="Of a dead worker, per hour.")
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module's name, as for `python -m`.")
 @click.argument("words", nargs=-1, metavar="SCRIPT [ARGUMENTS]...", type=click.UNPROCESSED)
 def join(

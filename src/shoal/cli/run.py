@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from shoal.cli.late_options import late_options
 from shoal.config import BACKENDS, STRATEGIES, TRANSPORTS
-from shoal.launch.local import launch
-from shoal.launch.plan import Request, make_plan
+from shoal.launch.local import start
+from shoal.launch.request import LaunchRequest
 
 
 class WorkerRange(click.ParamType[tuple[int | None, int]]):
@@ -91,14 +94,49 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
 @click.option("--keep", type=int, default=3, show_default=True, metavar="K", help="Checkpoints to keep.")
 @click.option("--resume", metavar="auto|PATH", help="Go on from a checkpoint; auto: from the newest whole one.")
 @click.option("--logs", metavar="DIR", help="Folder for the workers' logs.")
+@click.option(
+    "--stall",
+    type=float,
+    default=5.0,
+    metavar="SECONDS",
+    help="Say who is waited for, and where it is, after so long; 5 if not said.",
+)
 @click.option("--verbose", is_flag=True, help="Show the other workers' output too.")
+@click.option("--live/--no-live", default=True, help="Show in one line how the run goes on, or not.")
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module's name, as for `python -m`.")
 @click.argument("words", nargs=-1, metavar="SCRIPT [ARGUMENTS]...", type=click.UNPROCESSED)
-def run(words: tuple[str, ...], **options: Any) -> None:
+@click.pass_context
+def run(context: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
     """Train SCRIPT on several workers. Everything after it is the script's own."""
     if not words:
         raise click.UsageError("name a script to train: shoal run -n 4 train.py")
     least, most = options.pop("workers")
-    request = Request(script=words[0], arguments=words[1:], workers=most, least=least, **options)
-    plan = make_plan(request, os.environ, tuple(sorted(os.sched_getaffinity(0))))
-    sys.exit(launch(plan, os.environ))
+    request = LaunchRequest(script=words[0], arguments=words[1:], workers=most, least=least, **options)
+    _hint_at_late_options(context, request)
+    ended = start(request, os.environ, tuple(sorted(os.sched_getaffinity(0))))
+    if ended.said:
+        click.echo(ended.said if ended.ok else f"\n{ended.said}", err=True)
+    sys.exit(ended.code)
+
+
+def _hint_at_late_options(context: click.Context, request: LaunchRequest) -> None:
+    """A hint and no error: a script may have options of the same names."""
+    options = [parameter for parameter in context.command.params if isinstance(parameter, click.Option)]
+    unsaid = [one for one in options if context.get_parameter_source(one.name or "") is ParameterSource.DEFAULT]
+    known = {name: not one.is_flag for one in unsaid for name in one.opts if name != "-m"}  # which many scripts have
+    late = late_options(request.arguments, known, "" if request.is_module else _text(request.script))
+    if late:
+        script = f"{'-m ' if request.is_module else ''}{request.script}"
+        what = " ".join(late)
+        click.echo(
+            f"shoal: {what} came after {script}, so it is the script's own. If it was meant for shoal: "
+            f"`shoal run {what} {script}`",
+            err=True,
+        )
+
+
+def _text(script: str) -> str:
+    try:
+        return Path(script).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""  # a folder, an archive, or nothing

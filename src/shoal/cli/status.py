@@ -8,23 +8,31 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shoal.cli.asking import ask, living
+from shoal.cli.runs import living
+from shoal.cluster.asking import ask
 from shoal.cluster.messages import StatusReply, StatusRequest
 from shoal.errors import WireError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+Replies = dict[str, StatusReply | str]  # by run; a text says why there is none
+
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="The same facts for programs.")
 def status(as_json: bool) -> None:
     """Show the runs on this machine: members, steps, samples per second."""
-    replies = {folder.name: _ask(folder) for folder in living(os.environ)}
+    replies = ask_all()
     if as_json:
-        _print_json(replies)
+        print_json(replies)
     else:
         _print_tables(replies)
+
+
+def ask_all(run: str | None = None) -> Replies:
+    """What the coordinators of all living runs on this machine say, or of the one that is meant."""
+    return {folder.name: _ask(folder) for folder in living(os.environ) if run in (None, folder.name)}
 
 
 def _ask(folder: Path) -> StatusReply | str:
@@ -36,7 +44,7 @@ def _ask(folder: Path) -> StatusReply | str:
     return reply if isinstance(reply, StatusReply) else f"answers with {type(reply).__name__}"
 
 
-def _print_json(replies: dict[str, StatusReply | str]) -> None:
+def print_json(replies: Replies) -> None:
     import msgspec
 
     runs = [
@@ -48,7 +56,7 @@ def _print_json(replies: dict[str, StatusReply | str]) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(runs)))
 
 
-def _print_tables(replies: dict[str, StatusReply | str]) -> None:
+def _print_tables(replies: Replies) -> None:
     from rich.console import Console
 
     console = Console(markup=False, highlight=False)
@@ -66,7 +74,7 @@ def _table(reply: StatusReply) -> Table:
 
     title = (
         f"run {reply.run} · {Path(reply.script).name} · {reply.strategy} · {reply.backend} · "
-        f"{reply.pieces} pieces · view {reply.view} · up {_duration(reply.uptime)}"
+        f"{reply.pieces} pieces · view {reply.view} · up {duration(reply.uptime)}"
     )
     table = Table(title=title, caption=f"logs in {reply.logs}", box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.title_justify = table.caption_justify = "left"
@@ -88,7 +96,7 @@ def _table(reply: StatusReply) -> Table:
     return table
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"

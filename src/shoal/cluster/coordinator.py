@@ -3,7 +3,7 @@
 What must not be forgotten is written to the run's folder before anybody is told of it: a coordinator that is started
 in the place of one that died goes on from there, and the members join it again.
 
-It outlives the workers and ends when the launcher lets go of the leash. If that is because the launcher died,
+It outlives the workers and ends when the launcher lets go of the launcher's pipe. If that is because the launcher died,
 it sees to it that no worker stays behind and removes the run's folder.
 """
 
@@ -14,7 +14,6 @@ import itertools
 import os
 import platform
 import selectors
-import shutil
 import signal
 import sys
 from collections import deque
@@ -22,43 +21,50 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from shoal.clock import Clock
-from shoal.cluster import folders, meeting
-from shoal.cluster.department import Department
+from shoal.cluster import coordinator_address, folders, stacks
+from shoal.cluster.call_results import CallResults
+from shoal.cluster.coordinator_log import CoordinatorLog
+from shoal.cluster.coordinator_service import CoordinatorService, ServiceLog
 from shoal.cluster.events import (
-    Closed,
     Ending,
     Event,
     Exited,
     Fence,
     HangUp,
     Interrupted,
+    KeepResult,
+    LinkClosed,
     Noted,
-    Over,
-    Report,
+    ReportTrouble,
+    RunOver,
     Said,
+    ShowStack,
     Started,
     Tell,
+    TellResults,
     Tick,
-    Want,
+    WantWorkers,
 )
-from shoal.cluster.evidence import look_at
-from shoal.cluster.leash import Dying, Interrupt, Leash, Reaped, Released, Spawned, Told, Wanted
-from shoal.cluster.membership import LEAVING, Membership, Record
-from shoal.cluster.messages import TO_COORDINATOR
+from shoal.cluster.evidence import look_at, this_machine
+from shoal.cluster.last_status import write_last
+from shoal.cluster.launcher_pipe import Dying, Interrupt, LauncherPipe, MemberTold, Reaped, Released, Spawned, Wanted
+from shoal.cluster.membership import LEAVING, Membership
+from shoal.cluster.messages import TO_COORDINATOR, Finished
+from shoal.cluster.storyteller import StoryLine, Storyteller
 from shoal.cluster.view import Member
 from shoal.config import RunConfig
 from shoal.errors import PeerClosed, WireError
-from shoal.wire import slate
+from shoal.observe.story import Story, StoryKind
+from shoal.wire import status_page
 from shoal.wire.connection import Connection
+from shoal.wire.held_folder import hold
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 from shoal.wire.messages import Message
 
 TICK = 0.1  # seconds
-_RECORD = "record"
+_ANSWERS_WITHIN = 0.3  # that a process takes to write down its stack
 GRACE = 5.0  # seconds that workers get to end by themselves when the launcher is gone
 
 
@@ -70,37 +76,48 @@ class Coordinator:
         config: RunConfig,
         key: RunKey,
         folder: Path,
-        leash: Leash,
+        launcher_pipe: LauncherPipe,
         clock: Clock,
-        open_department: Callable[[bytes | None], Department] | None = None,
+        open_service: Callable[[ServiceLog | None], CoordinatorService] | None = None,
     ) -> None:
-        """`open_department`: how its department is made, from what another one wrote down if there was one."""
+        """`open_service`: how its service is made, from what another coordinator wrote down if there was one."""
         self._folder = folder
-        self._leash = leash
+        self._launcher_pipe = launcher_pipe
         self._clock = clock
         folders.forget_coordinator(folder)  # one that died, if there was one
         address = config.address or folders.coordinator_address(folder)
         self._listener = Listener(address, key, certificate=folders.certificate(folder, address))
-        self._me = Member("coordinator", "coordinator", os.getpid(), platform.node(), self._listener.address)
-        record = _recall(folder)
-        written = record.department if record is not None else None
-        department = open_department(written) if open_department is not None else None
-        self._membership = (
-            Membership.restored(record, config, self._me, clock.now(), department)
-            if record is not None
-            else Membership(config, self._me, clock.now(), department)
+        self._me = Member(
+            "coordinator", "coordinator", os.getpid(), platform.node(), this_machine(), self._listener.address
         )
-        self._written = record
+        self._log = CoordinatorLog(folder)
+        self._results = CallResults(folder)
+        self._said_unwritten = False
+        self._logs = Path(config.logs) if config.logs else None
+        self._story = Story(self._logs) if self._logs is not None else None
+        self._storyteller = Storyteller()
+        self._asked: dict[str, float] = {}  # for its stack: when to look at it
+        recalled = self._log.recall()
+        service = open_service(recalled.service if recalled is not None else None) if open_service is not None else None
+        self._membership = (
+            Membership.restored(
+                recalled.membership, config, self._me, clock.now(), service, finished=self._results.calls()
+            )
+            if recalled is not None
+            else Membership(config, self._me, clock.now(), service)
+        )
         self._saves = config.saving is not None
         self._events: deque[Event] = deque()
         self._links: dict[int, Connection] = {}
         self._numbers = itertools.count(1)
         self._groups: dict[str, int] = {}  # worker -> its process group
-        self._leave_at: float | None = None  # set when the launcher let go of the leash
+        self._leave_at: float | None = None  # set when the launcher let go of the launcher's pipe
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._leash, selectors.EVENT_READ, self._hear_launcher)
-        meeting.publish(folder, self._listener.address)
+        self._selector.register(self._launcher_pipe, selectors.EVENT_READ, self._hear_launcher)
+        self._holds = contextlib.ExitStack()
+        self._holds.enter_context(hold(folder))
+        coordinator_address.publish(folder, self._listener.address)
 
     def run(self) -> None:
         """Serve until the launcher lets go and no worker is left."""
@@ -117,6 +134,9 @@ class Coordinator:
 
     def close(self) -> None:
         """Leave nothing behind: no worker, no socket, no folder. Unless this one failed: then another may go on."""
+        self._holds.close()
+        self._log.close()
+        self._results.close()
         if self._leave_at is None:
             return
         for group in self._groups.values():
@@ -126,7 +146,7 @@ class Coordinator:
             connection.close()
         self._listener.close()
         self._selector.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        folders.remove(self._folder)
 
     def _may_leave(self) -> bool:
         if self._leave_at is None:
@@ -159,9 +179,9 @@ class Coordinator:
 
     def _hear_launcher(self) -> None:
         try:
-            messages = self._leash.receive()
+            messages = self._launcher_pipe.receive()
         except EOFError:
-            self._selector.unregister(self._leash)
+            self._selector.unregister(self._launcher_pipe)
             self._leave_at = self._clock.now() + (LEAVING if self._saves else GRACE)
             self._events.append(Interrupted("the launcher is gone", 1))
             return
@@ -174,11 +194,11 @@ class Coordinator:
                     self._groups[member] = pid
                     self._events.append(Started(member))
                 case Dying(member):
-                    self._read_slates()
+                    self._read_status_pages()
                     self._events.append(Ending(member))
                 case Reaped(member, code):
                     self._groups.pop(member, None)
-                    self._read_slates()
+                    self._read_status_pages()
                     self._events.append(Exited(member, code))
                 case Released():
                     self._groups.clear()
@@ -186,50 +206,103 @@ class Coordinator:
                     self._events.append(Interrupted(why, code))
 
     def _tick(self) -> None:
+        self._be_found()
+        self._show_stacks()
         suspects = self._membership.suspects(self._clock.now())
-        seen = {member.id: look_at(member.pid) for member in suspects if member.host == self._me.host}
+        seen = {member.id: look_at(member.pid) for member in suspects if member.machine == self._me.machine}
         if suspects:
-            self._read_slates()
+            self._read_status_pages()
         self._events.append(Tick({id: evidence for id, evidence in seen.items() if evidence}))
+        self._write_down()  # what nobody had to be told, and what there was no room for
 
-    def _read_slates(self) -> None:
+    def _be_found(self) -> None:
+        """If somebody has deleted the run's folder: whom it has stays, and others find it once there is one again."""
+        if not self._listener.restore() and coordinator_address.is_published(self._folder):
+            return
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the launcher is about to make it anew
+            coordinator_address.publish(self._folder, self._listener.address)
+            self._holds.close()
+            self._holds.enter_context(hold(self._folder))
+            self._results.begin_anew()
+            self._log.begin_anew()
+            self._write_down()
+
+    def _read_status_pages(self) -> None:
         """Before trouble is judged: what the workers of this host were doing when it came."""
-        for path in self._folder.glob(f"*{folders.SLATE}"):
-            if (written := slate.read(path)) is not None:
-                self._events.append(Noted(path.name.removesuffix(folders.SLATE), *written))
+        for path in self._folder.glob(f"*{folders.STATUS_PAGE}"):
+            if (written := status_page.read(path)) is not None:
+                self._events.append(Noted(path.name.removesuffix(folders.STATUS_PAGE), *written))
 
     # What goes out ----------------------------------------------------------------------------------
 
     def _perform_decisions(self) -> None:
         while self._events:
-            decisions = self._membership.handle(self._events.popleft(), self._clock.now())
-            if any(isinstance(decision, Tell | Report) for decision in decisions):
+            event = self._events.popleft()
+            self._tell_story(self._storyteller.of_event(event))
+            decisions = self._membership.handle(event, self._clock.now())
+            for decision in decisions:
+                if isinstance(decision, KeepResult):
+                    self._results.keep(decision.call, decision.result)
+            if any(isinstance(decision, Tell | TellResults | ReportTrouble) for decision in decisions):
                 self._write_down()
             for decision in decisions:
+                self._tell_story(self._storyteller.of_decision(decision))
                 match decision:
                     case Tell(links, message):
                         for link in links:
                             self._send(link, message)
+                    case TellResults(links, calls):
+                        for call in calls:
+                            finished = Finished(call, self._results.read(call))
+                            for link in links:
+                                self._send(link, finished)
                     case HangUp(link):
                         self._close(link)
                     case Fence(member):
                         self._end_process(member)
-                    case Want(workers):
-                        self._leash.send(Wanted(workers))
-                    case Report(text):
-                        print(text, file=sys.stderr, flush=True)
-                        self._leash.send(Told(text))
-                    case Over(end):
+                    case WantWorkers(workers):
+                        self._launcher_pipe.send(Wanted(workers))
+                    case ReportTrouble(text):
+                        self._show(text)
+                    case ShowStack(member):
+                        if member in self._groups:
+                            stacks.ask(self._folder, member, self._groups[member])
+                            self._asked[member] = self._clock.now() + _ANSWERS_WITHIN
+                    case RunOver(end):
                         print(f"the run is over: {end.reason}", file=sys.stderr, flush=True)
-                        self._leash.send(end)
+                        if self._logs is not None:
+                            write_last(self._logs, self._membership.status(self._clock.now()))
+                        self._launcher_pipe.send(end)
+
+    def _show(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+        self._launcher_pipe.send(MemberTold(text))
+
+    def _show_stacks(self) -> None:
+        """Of those who were asked, and have had the time to answer."""
+        for member in [member for member, at in self._asked.items() if self._clock.now() >= at]:
+            del self._asked[member]
+            if member in self._groups and (text := stacks.told(self._folder, member, self._groups[member])):
+                self._show(text)
+                self._tell_story([StoryLine(StoryKind.STACK, text, member)])
+
+    def _tell_story(self, lines: list[StoryLine]) -> None:
+        if self._story is not None:
+            for line in lines:
+                self._story.write(*line)
 
     def _write_down(self) -> None:
-        record = self._membership.record()
-        if record is not None and record != self._written:
-            draft = self._folder / f".{_RECORD}"
-            draft.write_bytes(msgspec.msgpack.encode(record))
-            os.replace(draft, self._folder / _RECORD)
-            self._written = record
+        """Before anybody is told of it. If there is no room the run goes on: only its coordinator must not die now."""
+        self._results.catch_up()
+        self._log.keep(self._membership, self._clock.now())
+        trouble = self._log.trouble or self._results.trouble
+        if trouble is not None and not self._said_unwritten:
+            self._said_unwritten = True
+            text = (
+                f"the run's state can't be written to {self._folder}: {trouble.strerror}. The run goes on, but would "
+                "not survive the loss of its coordinator until there is room again."
+            )
+            self._show(text)
 
     def _end_process(self, member: Member) -> None:
         """A worker of this host that was cut off must not wake up and write into the others' files."""
@@ -261,22 +334,14 @@ class Coordinator:
         else:
             print(f"link {link} is closed: {error}", file=sys.stderr, flush=True)
         self._close(link)
-        self._read_slates()
-        self._events.append(Closed(link))
+        self._read_status_pages()
+        self._events.append(LinkClosed(link))
 
     def _close(self, link: int) -> None:
         connection = self._links.pop(link, None)
         if connection is not None:
             self._selector.unregister(connection)
             connection.close()
-
-
-def _recall(folder: Path) -> Record | None:
-    """What the coordinator before this one wrote down, if there was one."""
-    try:
-        return msgspec.msgpack.decode((folder / _RECORD).read_bytes(), type=Record)
-    except FileNotFoundError:
-        return None
 
 
 def _exists(group: int) -> bool:

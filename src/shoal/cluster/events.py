@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from shoal.cluster.messages import End
 from shoal.cluster.view import Member
+from shoal.observe.phases import Activity
 from shoal.wire.messages import Message
 
 # Into membership: events ------------------------------------------------------------------------------
@@ -24,7 +25,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class LinkClosed:
     """A link closed."""
 
     link: int
@@ -54,11 +55,11 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """What a member last wrote on its slate. Fresher than its last beat, but no sign of life."""
+    """What a member last wrote on its status page. Fresher than its last beat, but no sign of life."""
 
     member: str
     step: int
-    doing: str
+    doing: Activity
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class Tick:
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
 
-Event = Said | Closed | Started | Ending | Exited | Noted | Interrupted | Tick
+Event = Said | LinkClosed | Started | Ending | Exited | Noted | Interrupted | Tick
 
 # Out of membership: decisions -------------------------------------------------------------------------
 
@@ -95,6 +96,22 @@ class Tell:
 
     links: tuple[int, ...]
     message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class KeepResult:
+    """Keep what a call has returned, for those who come late; before anybody is told anything."""
+
+    call: int
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TellResults:
+    """Send on these links, as Finished, what these calls have returned."""
+
+    links: tuple[int, ...]
+    calls: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,24 +129,31 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class WantWorkers:
     """Start so many more workers."""
 
     workers: int
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportTrouble:
     """Tell the user."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class ShowStack:
+    """Tell the user where in its code this member is, if it is on this host."""
+
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunOver:
     """The run is over. Decided once; every member was told the same."""
 
     end: End
 
 
-Decision = Tell | HangUp | Fence | Want | Report | Over
+Decision = Tell | KeepResult | TellResults | HangUp | Fence | WantWorkers | ReportTrouble | ShowStack | RunOver

@@ -1,13 +1,62 @@
-"""What this machine's system says about a process. The membership judges it."""
+"""Which machine this is, and what its system says about a process. The membership judges it."""
 
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 from shoal.cluster.events import Evidence
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_MACHINE_ID = Path("/etc/machine-id")
+_PID_NAMESPACE = Path("/proc/self/ns/pid")
+_NETWORK = Path("/proc/self/ns/net")
+_OWN_MEMORY = Path("/proc/self/statm")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def this_machine() -> str:
+    """The same for two processes if, and only if, they see each other under their process ids.
+
+    Names of hosts repeat: images are cloned, clouds number their machines, everybody has a `localhost`. A kernel's boot
+    has an id of its own, and so have the process ids of each container on it.
+    """
+    try:
+        boot = _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        boot = platform.node()
+    try:
+        machine = _MACHINE_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        machine = ""
+    try:
+        namespace = os.readlink(_PID_NAMESPACE)
+    except OSError:
+        namespace = ""
+    return f"{boot} {machine} {namespace}"
+
+
+def this_place() -> str:
+    """The same for two processes only if they can share memory: one machine and network, the same files, one user.
+
+    They reach each other through a unix socket, which is a file that only its user can open.
+    """
+    root = os.stat("/")
+    try:
+        network = os.readlink(_NETWORK)
+    except OSError:
+        network = ""
+    return f"{this_machine()} {network} {root.st_dev}:{root.st_ino} {os.getuid()}"
+
+
+def resident_bytes() -> int:
+    """Of this process."""
+    try:
+        return int(_OWN_MEMORY.read_text(encoding="ascii").split()[1]) * _PAGE
+    except OSError:
+        return 0
 
 
 def look_at(pid: int) -> Evidence | None:

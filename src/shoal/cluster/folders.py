@@ -2,6 +2,9 @@
 
 It holds run.json, the key, the sockets and where the coordinator listens. The launcher and the coordinator
 hold a shared lock on it; when nobody does, the run is dead and the next launch sweeps its folder away.
+
+Somebody may delete it: a user, a tidier of temporary files, a system that removes XDG_RUNTIME_DIR at logout. Then the
+launcher puts back what it has written there, and the coordinator and the workers listen anew.
 """
 
 from __future__ import annotations
@@ -15,16 +18,23 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from shoal.errors import UsageError
+from shoal.wire import private
 from shoal.wire.addresses import needs_certificate
 from shoal.wire.certificates import RunCertificate
+from shoal.wire.held_folder import held, hold, is_alive
 
-SLATE = ".slate"  # after a worker's id: the file that its slate lies in
+_PRIVATE = "private-"  # before the name of a link to what a worker keeps elsewhere
+STATUS_PAGE = ".status"  # after a worker's id: the file that its status page lies in
+_INTERRUPTED = "interrupted"
 
 
 def home(environ: Mapping[str, str]) -> Path:
     """The folder of all runs of this user: made if need be, refused if others could look into it."""
     runtime = environ.get("XDG_RUNTIME_DIR")
-    folder = Path(runtime) / "shoal" if runtime else Path(tempfile.gettempdir()) / f"shoal-{os.getuid()}"
+    return _private(Path(runtime) / "shoal" if runtime else Path(tempfile.gettempdir()) / f"shoal-{os.getuid()}")
+
+
+def _private(folder: Path) -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -51,11 +61,73 @@ def create(home: Path, run: str) -> Iterator[Path]:
         with _sweeping(home):
             for other in runs(home):
                 if not is_alive(other):
-                    shutil.rmtree(other, ignore_errors=True)
+                    remove(other)
             folder.mkdir(mode=0o700)
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            stack.callback(remove, folder)
             stack.enter_context(hold(folder))
         yield folder
+
+
+class FolderKeeper:
+    """Keeps a run's folder as it is when this is made: what is removed of it is put back. Holds it until `close`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        self._descriptor = held(folder)
+
+    def restore(self) -> bool:
+        """Put back what is missing; whether something was. UsageError if it can't be."""
+        if self._is_whole():
+            return False
+        home = _private(self._folder.parent)
+        try:
+            with _sweeping(home):
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+                before, self._descriptor = self._descriptor, held(self._folder)
+                os.close(before)
+                for name, content in self._files.items():
+                    with contextlib.suppress(FileExistsError):
+                        private.write_new(self._folder / name, content)
+        except OSError as error:
+            raise UsageError(f"can't make {self._folder}: {error.strerror}") from error
+        return True
+
+    def rewrite(self, name: str, content: bytes) -> None:
+        """From now on this file has another content. Readers see all of it or nothing. UsageError if it can't be."""
+        self._files[name] = content
+        draft = self._folder / f".{name}"
+        try:
+            draft.write_bytes(content)
+            os.replace(draft, self._folder / name)
+        except OSError as error:
+            raise UsageError(f"can't write {self._folder / name}: {error.strerror}") from error
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _is_whole(self) -> bool:
+        try:
+            there = self._folder.stat()
+        except OSError:
+            return False
+        same = os.path.samestat(there, os.fstat(self._descriptor))
+        return same and all((self._folder / name).exists() for name in self._files)
+
+
+def remember(folder: Path, elsewhere: str) -> None:
+    """A worker keeps files in a folder elsewhere: it is removed with the run's, should the worker be killed."""
+    with contextlib.suppress(OSError):
+        (folder / f"{_PRIVATE}{os.path.basename(elsewhere)}").symlink_to(elsewhere)
+
+
+def remove(folder: Path) -> None:
+    """With all that a run has left behind. Nothing happens if it is gone."""
+    for link in folder.glob(f"{_PRIVATE}*"):
+        elsewhere = os.path.realpath(link)
+        if os.path.basename(elsewhere) == link.name.removeprefix(_PRIVATE):  # as `remember` has made it
+            shutil.rmtree(elsewhere, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def coordinator_address(folder: Path) -> str:
@@ -78,35 +150,19 @@ def forget_coordinator(folder: Path) -> None:
     (folder / "coordinator.sock").unlink(missing_ok=True)
 
 
+def mark_interrupted(folder: Path) -> None:
+    """The launcher is about to send SIGINT: a KeyboardInterrupt is no error of the script."""
+    with contextlib.suppress(OSError):
+        (folder / _INTERRUPTED).touch()
+
+
+def was_interrupted(folder: Path) -> bool:
+    return (folder / _INTERRUPTED).exists()
+
+
 def runs(home: Path) -> list[Path]:
     """The folders of all runs, dead or alive, oldest first."""
     return sorted(path for path in home.iterdir() if path.is_dir())
-
-
-def is_alive(folder: Path) -> bool:
-    """Someone holds this run's folder."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-@contextlib.contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """As long as this lasts, or until this process dies, the run is alive."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

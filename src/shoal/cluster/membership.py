@@ -1,6 +1,7 @@
 """Who is in the run and when it is over: decided here, acted upon in coordinator.py.
 
-Pure: events and the time go in, decisions come out; nothing here reads a clock, a file or a socket.
+Pure: events and the time go in, decisions come out; nothing here reads a clock, a file or a socket. Who is lost is
+judged in losses.py, who may join in joining.py, what becomes of requests from other terminals in requests.py.
 
     forming  ── all have joined ──▶  training in view 1, 2, 3 …  ── all are done ──▶  over (ok)
        │                                │        ▲
@@ -10,7 +11,8 @@ Pure: events and the time go in, decisions come out; nothing here reads a clock,
 Every view is to be taken at once by all who are in it. A loss makes one the moment it is known. A newcomer waits until
 the members have agreed, by their notes, on a step between which and the next they let it in (Admit).
 
-Servers have seats too, and are watched like workers, but they are in no view: a department looks after what they do.
+Servers are members too, and are watched like workers, but they are in no view: a service of the coordinator looks after
+what they do.
 
 A run without a minimum (`least` is None) ends with its first loss. It gathers for a moment what else there is to know:
 that the process was killed and by what, that the other workers raised the same error.
@@ -19,37 +21,43 @@ that the process was killed and by what, that the other workers raised the same 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import msgspec
 
-from shoal.cluster.department import Department, Say, Send, Wish
+from shoal.cluster.coordinator_service import CoordinatorService, SayToUser, SendMessage, Wish
 from shoal.cluster.events import (
-    Closed,
     Decision,
     Ending,
     Event,
-    Evidence,
     Exited,
     Fence,
     HangUp,
     Interrupted,
+    KeepResult,
+    LinkClosed,
     Noted,
-    Over,
-    Report,
+    ReportTrouble,
+    RunOver,
     Said,
+    ShowStack,
     Started,
     Tell,
+    TellResults,
     Tick,
-    Want,
+    WantWorkers,
 )
+from shoal.cluster.exits import is_scripts
+from shoal.cluster.joining import candidates, objection
+from shoal.cluster.losses import LossJudge
+from shoal.cluster.member_state import MemberState
+from shoal.cluster.membership_record import LogBase, LogChange, MembershipRecord
 from shoal.cluster.messages import (
     Admit,
-    Answer,
     Beat,
     Candidate,
     Candidates,
+    Caught,
     Complaint,
     Decline,
     Done,
@@ -60,165 +68,148 @@ from shoal.cluster.messages import (
     Finished,
     Join,
     Leave,
-    Letter,
-    MemberStatus,
-    Place,
     PlaceRequest,
     Post,
     Ready,
-    Reason,
+    RefusalReason,
     Refuse,
     ScaleRequest,
+    ServiceMessage,
     StatusReply,
     StatusRequest,
     ViewChange,
+    WorkDone,
 )
+from shoal.cluster.patience import News, Wait, for_exchange, for_joining
+from shoal.cluster.requests import RunAsked, counted, decide, status
 from shoal.cluster.trouble import (
     Absent,
     Deserted,
     Died,
-    Raised,
+    Overdue,
+    ScriptRaised,
     Silent,
     Trouble,
     Unlike,
     Unreachable,
     Vanished,
-    Whereabouts,
     explain,
+    is_own_accord,
     same_fault,
 )
-from shoal.cluster.view import Member, View, number_of, role_of
+from shoal.cluster.view import Member, View, role_of
 from shoal.config import RunConfig
 from shoal.errors import BadFrame
+from shoal.observe.phases import Activity, Phase
+from shoal.observe.time_shares import together
 from shoal.wire.messages import Message
 
 GATHERING = 0.3  # seconds from the first trouble to the verdict
-COMPLAINTS = 3  # about one member within so many seconds: it is lost, whatever it says itself
-COMPLAINED_WITHIN = 60.0  # and as long as the waits that they are about may have lasted
-DETAILS = 1.0  # seconds from a loss to its report: how a large process ended is known only when its memory is free
-GUESTS = 1000  # the number of the first worker from another terminal or host; the launcher's own count from 0
 LEAVING = 60.0  # seconds that workers get to write a last checkpoint when the run is interrupted
 SERVERLESS = 10.0  # seconds without any server, and none that was started, after which a run that needs one ends
-UNWATCHED = 1.0  # a longer gap between two Ticks means that the coordinator itself was held up
-
-
-@dataclass(slots=True)
-class _Seat:
-    """What is known about one worker that was expected."""
-
-    member: Member | None = None
-    link: int | None = None
-    beat: Beat = field(default_factory=Beat)
-    heard: float = 0.0  # when it last said anything
-    worked: float = 0.0  # when its process was last seen to use the processor
-    evidence: Evidence | None = None
-    ready: int | None = None  # the call at which it waits to be let in
-    complaints: dict[tuple[int, str], float] = field(default_factory=dict)  # view, peer -> when that could not reach it
-    done: bool = False
-    done_at: float = 0.0
-    left: bool = False  # of its own accord, between two steps
-    code: int | None = None  # with which its process ended, while its last words were still on their way
-    trouble: Trouble | None = None
-
-    @property
-    def counts(self) -> bool:
-        """Whether something may still be expected of it."""
-        return self.trouble is None and not self.left
-
-    def whereabouts(self, now: float) -> Whereabouts:
-        pid = self.member.pid if self.member else 0
-        return Whereabouts(pid, self.beat.step, self.beat.doing, now - self.heard, self.done)
-
-    def is_accounted_for(self) -> bool:
-        """Nothing more is to be expected from it."""
-        # A process may be seen to end before its last words are read: they are, once the link has closed.
-        died = isinstance(self.trouble, Died) and self.link is None
-        return self.done or self.left or died or isinstance(self.trouble, Raised | Unlike | Absent)
-
-
-class Record(msgspec.Struct, frozen=True):
-    """What a coordinator that takes over must know: written down before anybody is told of it."""
-
-    view: View
-    most: int
-    seats: tuple[str, ...]  # everyone who was ever expected
-    lost: tuple[str, ...]  # or left
-    reference: Join
-    posts: tuple[Post, ...] = ()
-    finished: tuple[Finished, ...] = ()
-    servers: tuple[Member, ...] = ()
-    department: bytes | None = None
-    owed: tuple[str, ...] = ()  # what the user was not told yet
 
 
 class Membership:
     """The coordinator's decisions. One instance is one run; `now` never goes back."""
 
     def __init__(
-        self, config: RunConfig, coordinator: Member, now: float, department: Department | None = None
+        self, config: RunConfig, coordinator: Member, now: float, service: CoordinatorService | None = None
     ) -> None:
         self.view: View | None = None
         self.end: End | None = None
         self._config = config
         self._coordinator = coordinator
-        self._department = department
+        self._service = service
         self._deadlines = config.deadlines
         self._most = config.workers
-        self._started = self._ticked = now
+        self._started = now
         servers = config.servers.count if config.servers is not None else 0
         expected = (*(f"worker-{n}" for n in range(config.workers)), *(f"server-{n}" for n in range(servers)))
-        self._seats = {id: _Seat(heard=now) for id in expected}
+        self._members = {id: MemberState(heard=now) for id in expected}
         self._ids: dict[int, str] = {}  # link -> member
         self._reference: Join | None = None  # the first that asked; the others must be like it
         self._posts: dict[str, Post] = {}
-        self._finished: dict[int, Finished] = {}
-        self._noticed: dict[str, float] = {}  # troubled member -> when; in order
+        self._unwritten: dict[str, Post] = {}  # posts since `changes` was last asked
+        self._outline: MembershipRecord | None = None  # as it was then
+        self._finished: dict[int, None] = {}  # the calls that are over, in order
+        self._judge = LossJudge(self._members, self._deadlines, now)
         self._reported: set[str] = set()
+        self._losses_before = 0  # that another coordinator saw
         self._owed: tuple[str, ...] = ()  # reports that another coordinator did not come to
         self._telling: tuple[str, ...] = ()  # reports of the last event: told when the next one comes
         self._offered: tuple[Candidate, ...] = ()
         self._interrupted: End | None = None  # the run ends when its workers have written a last checkpoint
         self._finish_at = 0.0
         self._served = now  # when there last was a server, or one that was started
+        self._news = News()
         self._renew_at: float | None = None  # when members that can't reach each other get a fresh view
 
     @classmethod
     def restored(
-        cls, record: Record, config: RunConfig, coordinator: Member, now: float, department: Department | None = None
+        cls,
+        record: MembershipRecord,
+        config: RunConfig,
+        coordinator: Member,
+        now: float,
+        service: CoordinatorService | None = None,
+        *,
+        finished: Sequence[int] = (),
     ) -> Membership:
-        """Goes on where another coordinator died. The members will join again; who does not is lost."""
-        self = cls(config, coordinator, now, department)
+        """Goes on where another coordinator died. The members will join again; who does not is lost.
+
+        `finished`: the calls whose results are kept.
+        """
+        self = cls(config, coordinator, now, service)
         self.view = record.view
         self._most = record.most
         self._reference = record.reference
-        self._seats = {id: _Seat(heard=now, left=id in record.lost) for id in record.seats}
+        self._members.clear()
+        self._members |= {id: MemberState(heard=now, left=id in record.lost) for id in record.members}
         for member in (*record.view.workers, *record.servers):
-            seat = self._seats[member.id]
-            seat.member, seat.worked = member, now
+            state = self._members[member.id]
+            state.member, state.worked = member, now
         self._posts = {post.name: post for post in record.posts}
-        self._finished = {finished.call: finished for finished in record.finished}
+        self._finished = dict.fromkeys(finished)
         self._owed = record.owed
+        self._losses_before = record.losses
         return self
 
-    def record(self) -> Record | None:
-        """What must not be forgotten; None as long as there is nothing."""
+    def record(self) -> MembershipRecord | None:
+        """What must not be forgotten, besides results and what its service knows; None as long as there is nothing."""
+        outline = self._outlined()
+        return msgspec.structs.replace(outline, posts=tuple(self._posts.values())) if outline is not None else None
+
+    def whole(self) -> LogBase | None:
+        """What a log begins with; None as long as there is nothing to remember."""
+        record = self.record()
+        return LogBase(record, self._service.record() if self._service is not None else None) if record else None
+
+    def changes(self) -> LogChange | None:
+        """What has changed since this was last asked, however little; None if nothing has."""
+        before, self._outline = self._outline, self._outlined()
+        posts, self._unwritten = tuple(self._unwritten.values()), {}
+        service = tuple(self._service.changes()) if self._service is not None else ()
+        outline = self._outline if self._outline != before else None
+        return LogChange(outline, posts, service) if outline or posts or service else None
+
+    def _outlined(self) -> MembershipRecord | None:
+        """The record but for its posts, of which there may be many."""
         if self.view is None or self._reference is None:
             return None
-        return Record(
+        return MembershipRecord(
             self.view,
             self._most,
-            tuple(self._seats),
-            tuple(id for id, seat in self._seats.items() if not seat.counts),
+            tuple(self._members),
+            tuple(id for id, state in self._members.items() if not state.counts),
             self._reference,
-            tuple(self._posts.values()),
-            tuple(self._finished.values()),
+            (),
             tuple(self._servers().values()),
-            self._department.record() if self._department is not None else None,
             (
                 *self._owed,
                 *self._telling,
-                *(t.sentence(id) for id, t in self._troubles().items() if id not in self._reported),
+                *(t.sentence(id) for id, t in self._judge.troubles().items() if id not in self._reported),
             ),
+            self._losses,
         )
 
     # What the shell asks ----------------------------------------------------------------------------
@@ -227,7 +218,7 @@ class Membership:
         """Take one event; return what to do, in order. What the one before decided has been done."""
         self._telling = ()
         decisions = self._handle(event, now)
-        self._telling = tuple(decision.text for decision in decisions if isinstance(decision, Report))
+        self._telling = tuple(decision.text for decision in decisions if isinstance(decision, ReportTrouble))
         return decisions
 
     def _handle(self, event: Event, now: float) -> list[Decision]:
@@ -238,39 +229,43 @@ class Membership:
             case Said(link, DrainRequest() | ScaleRequest() | PlaceRequest() as request):
                 return [*self._serve(link, request), HangUp(link)]
             case Said(link, Join()) if self.end is not None:
-                return [Tell((link,), Refuse(Reason.OVER, self.end.reason)), HangUp(link)]
+                return [Tell((link,), Refuse(RefusalReason.OVER, self.end.reason)), HangUp(link)]
             case _ if self.end is not None:
                 return []  # the last word has been said
             case Said(link, Join() as join):
                 decisions = self._join(link, join, now)
             case Said(link, message):
                 decisions = self._said(link, message, now)
-            case Closed(link):
+            case LinkClosed(link):
                 self._closed(link, now)
             case Started(member):
-                self._seats.setdefault(member, _Seat(heard=now))
+                self._members.setdefault(member, MemberState(heard=now))
             case Ending(member):
-                seat = self._seats.get(member)
+                state = self._members.get(member)
                 # One that has finished, or has yet to join, is not missed.
-                if seat is not None and seat.counts and not seat.done and self._takes_part(member):
-                    self._trouble(member, Vanished(seat.whereabouts(now)), now)
+                if state is not None and state.counts and not state.done and self._takes_part(member):
+                    self._judge.note(member, Vanished(state.whereabouts(now)), now)
             case Exited(member, code):
                 self._exited(member, code, now)
             case Noted(member, step, doing):
-                seat = self._seats.get(member, _Seat())
-                if not seat.done and not seat.trouble:
-                    seat.beat = msgspec.structs.replace(seat.beat, step=step, doing=doing)
+                state = self._members.get(member, MemberState())
+                if not state.done and not state.trouble:
+                    state.beat = msgspec.structs.replace(state.beat, step=step, doing=doing)
             case Interrupted(why, code):
                 end = End(ok=False, code=code, reason=why)
                 if self._config.saving is None or self.view is None or self._interrupted is not None:
                     return self._finish(end)
                 self._interrupted, self._finish_at = end, now + LEAVING
-                return self._drain([id for id in self._seats if role_of(id) == "worker"], why)
+                return self._drain([id for id in self._members if role_of(id) == "worker"], why)
             case Tick(evidence):
-                self._tick(evidence, now)
-                decisions = [Report(text) for text in self._owed]
+                # Where a loss does not end the run, a finished worker may be slow to come to a new view.
+                patience = self._deadlines.silence * (1 if self._config.least is None else 2)
+                self._judge.tick(self.view, evidence, patience, now)
+                decisions = [ReportTrouble(text) for text in self._owed]
                 self._owed = ()
-                decisions += self._fulfil(self._department.tick(now)) if self._department is not None else []
+                if (long := self._news.of(self._wait(now))) is not None:
+                    decisions += [ReportTrouble(long.text), *map(ShowStack, long.late)]
+                decisions += self._fulfil(self._service.tick(now)) if self._service is not None else []
         decisions += self._settle(now)
         return decisions + self._inform(now)
 
@@ -278,27 +273,17 @@ class Membership:
         """Members that missed a few beats: the shell looks at their processes before the next Tick."""
         patience = self._deadlines.silence / 4
         return tuple(
-            seat.member for seat in self._seats.values() if seat.member and seat.counts and now - seat.heard > patience
+            state.member
+            for state in self._members.values()
+            if state.member and state.counts and now - state.heard > patience
         )
 
     def status(self, now: float) -> StatusReply:
         """The run as it is known now."""
-        config = self._config
-        return StatusReply(
-            run=config.run,
-            script=config.script,
-            backend=config.backend,
-            strategy=config.strategy,
-            pieces=config.pieces or config.workers,
-            threads=config.threads,
-            view=self.view.number if self.view else 0,
-            uptime=now - self._started,
-            logs=config.logs,
-            members=(
-                _status(self._coordinator, "serving"),
-                *(self._seat_status(id, seat, now) for id, seat in self._seats.items()),
-            ),
-        )
+        return status(self._asked(), self._coordinator, self._started, now, self._losses)
+
+    def _asked(self) -> RunAsked:
+        return RunAsked(self._config, self._members, self.view, self.end is not None, self._most)
 
     # Events -----------------------------------------------------------------------------------------
 
@@ -306,90 +291,87 @@ class Membership:
         member = join.member
         if self._ids.get(link) == member.id:
             return []  # said twice
-        refusal = self._objection(join)
+        refusal, self._reference = objection(join, self._members, self._reference)
         if refusal is None:
             self._ids[link] = member.id
-            seat = self._seats[member.id]
-            if isinstance(seat.trouble, Absent):  # better late than never
-                seat.trouble = None
-                self._noticed.pop(member.id, None)
+            state = self._members[member.id]
+            if isinstance(state.trouble, Absent):  # better late than never
+                self._judge.pardon(member.id)
                 self._reported.discard(member.id)
-            seat.member, seat.link, seat.heard, seat.worked = member, link, now, now
-            late = (*self._finished.values(), ViewChange(self.view), Candidates(self._offered)) if self.view else ()
-            return [Tell((link,), message) for message in (*self._posts.values(), *late)]
-        if refusal.reason is Reason.UNLIKE:
-            self._trouble(member.id, Unlike(refusal.text), now)
+            state.member, state.link, state.heard, state.worked = member, link, now, now
+            posts = [Tell((link,), post) for post in self._posts.values()]
+            if self.view is None:
+                return [*posts]
+            late = (ViewChange(self.view), Candidates(self._offered))
+            return [*posts, *self._tell_results(link), *(Tell((link,), message) for message in late)]
+        if refusal.reason is RefusalReason.UNLIKE:
+            self._judge.note(member.id, Unlike(refusal.text), now)
         return [Tell((link,), refusal), HangUp(link)]
-
-    def _objection(self, join: Join) -> Refuse | None:
-        id = join.member.id
-        seat = self._seats.get(id)
-        if seat is None:
-            return Refuse(Reason.UNKNOWN_MEMBER, f"{id} is not one of {', '.join(self._seats)}")
-        known = seat.member in (None, join.member)
-        if known and not seat.counts and not isinstance(seat.trouble, Absent):
-            return Refuse(Reason.OUTSIDE, seat.trouble.sentence(id) if seat.trouble else f"{id} had left, or was lost")
-        if seat.member == join.member and seat.link is None:
-            return None  # it knew the coordinator that died
-        if seat.member is not None:
-            return Refuse(Reason.TAKEN, f"{id} has already joined, with pid {seat.member.pid}")
-        self._reference = self._reference or join
-        reference = self._reference
-        differences = join.identity.differences(id, reference.identity, reference.member.id)
-        return Refuse(Reason.UNLIKE, "; ".join(differences)) if differences else None
 
     def _said(self, link: int, message: Message, now: float) -> list[Decision]:
         id = self._ids.get(link)
         if id is None:
-            refusal = Refuse(Reason.NOT_JOINED, f"{type(message).__name__} came before Join")
+            refusal = Refuse(RefusalReason.NOT_JOINED, f"{type(message).__name__} came before Join")
             return [Tell((link,), refusal), HangUp(link)]
-        seat = self._seats[id]
-        seat.heard = now
-        if seat.left or (not seat.counts and not isinstance(message, Failed)):
+        state = self._members[id]
+        state.heard = now
+        if state.left or (not state.counts and not isinstance(message, Failed)):
             return []  # nothing that a lost member says is heeded, except why it was lost
         match message:
             case Beat():
-                seat.beat = message
+                state.beat = message
             case Failed(step, doing, blames=blames):
-                seat.beat = Beat(step, doing)
+                state.beat = Beat(step, doing)
                 # Only a member of the run can be the cause; an error about anything else is its own.
-                blamed = tuple(other for other in blames if other in self._seats)
+                blamed = tuple(other for other in blames if other in self._members)
                 failed = msgspec.structs.replace(message, blames=blamed)
-                self._trouble(id, Raised(seat.whereabouts(now), failed), now)
-            case Done(step):
-                seat.done_at = seat.done_at if seat.done else now
-                seat.done = True
-                seat.beat = Beat(step, "finished")
+                self._judge.note(id, ScriptRaised(state.whereabouts(now), failed), now)
+                if message.late:
+                    self._judge.lose_overdue(self.view, id, blamed, now)
+            case Done(step, work):
+                state.done_at = state.done_at if state.done else now
+                state.done, state.work = True, work
+                state.beat = Beat(step, Activity(Phase.FINISHED))
             case Post(name):
-                self._posts[name] = message
+                self._posts[name] = self._unwritten[name] = message
                 return [Tell(self._links(), message)]
             case Ready(call):
                 if call not in self._finished and (self.view is None or not self.view.has(id)):
-                    seat.ready = call
-            case Letter(content) if self._department is not None:
+                    state.ready = call
+            case ServiceMessage(content) if self._service is not None:
                 try:
-                    return self._fulfil(self._department.hear(id, content, now))
+                    return self._fulfil(self._service.hear(id, content, now))
                 except BadFrame:
                     return [HangUp(link)]
-            case Finished(call):
-                if self._finished.setdefault(call, message) is message:
-                    for other in self._seats.values():
+            case Finished(call, result):
+                if call not in self._finished:
+                    self._finished[call] = None
+                    for other in self._members.values():
                         other.ready = None if other.ready == call else other.ready  # it need not be let in any more
-                    return [Tell(self._links(late=True), message)]
+                    return [KeepResult(call, result), Tell(self._links(late=True), message)]
+            case Caught(call, next, outcome) if self.view is not None and self.view.has(id):
+                return self._leave_call(call, next, outcome, now)
+            case Caught():
+                pass  # it took no part: the others go on
             case Admit(view, candidates):
                 return self._admit(view, candidates)
             case Decline(view, newcomers):
-                if self.view is not None and view == self.view.number:
-                    late = (self._seats[newcomer].link for newcomer in newcomers if newcomer in self._seats)
+                # The chief has been there for longest: it is no newcomer.
+                if self.view is not None and view == self.view.number and self.view.chief.id not in newcomers:
+                    late = (self._members[newcomer].link for newcomer in newcomers if newcomer in self._members)
                     links = tuple(other for other in late if other is not None)
                     # Calls that ended while they were in the view: they were not told of these.
-                    missed = [Tell(links, finished) for finished in self._finished.values()]
-                    return [*missed, *self._publish([m for m in self.view.workers if m.id not in newcomers])]
-            case Complaint(view, about, why):
-                self._complain(id, view, about, why, now)
+                    return [
+                        *self._tell_results(*links),
+                        *self._publish([m for m in self.view.workers if m.id not in newcomers]),
+                    ]
+            case Complaint() as complaint:
+                is_ours = self.view is not None and complaint.view == self.view.number
+                if is_ours and self.view is not None and self._judge.complain(self.view, id, complaint, now):
+                    self._renew_at = self._renew_at or now + GATHERING  # if one of them is dead, that is known by then
             case Leave():
-                seat.left = True
-                return [Report(f"{id} has left the run")]
+                state.left = True
+                return [ReportTrouble(f"{id} has left the run")]
             case _:
                 raise TypeError(f"{type(message).__name__} is not a member's message")
         return []
@@ -397,185 +379,174 @@ class Membership:
     def _closed(self, link: int, now: float) -> None:
         id = self._ids.pop(link, None)
         if id is not None:
-            seat = self._seats[id]
-            seat.link = None
-            if seat.code is not None:
-                self._exited(id, seat.code, now)
-            elif not seat.left:
-                self._trouble(id, Vanished(seat.whereabouts(now)), now)
+            state = self._members[id]
+            state.link = None
+            if state.code is not None:
+                self._exited(id, state.code, now)
+            elif not state.left:
+                self._judge.note(id, Vanished(state.whereabouts(now)), now)
 
     def _exited(self, id: str, code: int, now: float) -> None:
-        seat = self._seats[id]
-        if code >= 0 and seat.link is not None:
-            seat.code = code  # it ended of its own accord: its last words, which may be Leave, are on their way
-        elif not seat.left:
-            self._trouble(id, Died(seat.whereabouts(now), code), now)
+        state = self._members[id]
+        if code >= 0 and state.link is not None:
+            state.code = code  # it ended of its own accord: its last words, which may be Leave, are on their way
+        elif not state.left:
+            self._judge.note(id, Died(state.whereabouts(now), code), now)
 
-    def _tick(self, evidence: Mapping[str, Evidence], now: float) -> None:
-        self._forgive(now)
-        if self.view is None and now - self._started > self._deadlines.start:
-            self._nobody_came(now)
-        for id, seat in self._seats.items():
-            if seat.member is not None and seat.counts:
-                self._look(seat, evidence.get(id), now)
-                self._judge_silence(id, seat, now)
-        self._judge_desertion(now)
+    # Waits ------------------------------------------------------------------------------------------
 
-    # Judgements -------------------------------------------------------------------------------------
-
-    def _forgive(self, now: float) -> None:
-        """While the coordinator did not look (it was stopped, the machine paused), nobody was silent."""
-        gap, self._ticked = now - self._ticked, now
-        if gap > UNWATCHED:
-            for seat in self._seats.values():
-                seat.heard, seat.worked = min(now, seat.heard + gap), min(now, seat.worked + gap)
-
-    def _look(self, seat: _Seat, evidence: Evidence | None, now: float) -> None:
-        """A process that uses the processor is at work, even if Python's lock keeps its beats back."""
-        before, seat.evidence = seat.evidence, evidence
-        if before and evidence and evidence.state not in "TtZX" and evidence.cpu > before.cpu:
-            seat.worked = now
-
-    def _judge_silence(self, id: str, seat: _Seat, now: float) -> None:
-        silence, stall = self._deadlines.silence, self._deadlines.stall
-        silent = now - seat.heard
-        if silent > silence and now - seat.worked > silence:
-            process = _describe(seat.evidence)
-            self._trouble(id, Silent(seat.whereabouts(now), silence, process), now)
-        elif silent > stall:
-            process = "is at work, but does not let its beats out"
-            self._trouble(id, Silent(seat.whereabouts(now), stall, process), now)
-
-    def _judge_desertion(self, now: float) -> None:
-        """Workers in an exchange that a finished one will never come to would wait for their whole stall.
-
-        All who have not finished must say so themselves: else they may wait for each other, or for one that is about to
-        be found lost. Where a loss does not end the run, a finished worker may be slow to come to a new view.
-        """
-        silence = self._deadlines.silence
-        long = silence if self._config.least is None else 2 * silence
-        members = {member.id: self._seats[member.id] for member in self.view.workers} if self.view else {}
-        members = {id: seat for id, seat in members.items() if seat.counts}
-        if any(now - seat.heard > silence / 2 for seat in members.values()):
-            return
-        finished = [id for id, seat in members.items() if seat.done and now - seat.done_at > long]
-        waiting = [id for id, seat in members.items() if not seat.done]
-        beats = [members[id].beat for id in waiting]
-        if finished and waiting and all(beat.exchanging and beat.lasting > long for beat in beats):
-            there, where = members[finished[0]].whereabouts(now), members[waiting[0]].whereabouts(now)
-            self._trouble(finished[0], Deserted(there, waiting[0], where, beats[0].lasting), now)
-
-    def _nobody_came(self, now: float) -> None:
-        missing = [id for id, seat in self._seats.items() if seat.member is None and seat.counts]
-        came = len(self._seats) - len(missing)
-        for id in missing:
-            self._trouble(id, Absent(self._deadlines.start, came, len(self._seats)), now)
-
-    def _trouble(self, id: str, trouble: Trouble, now: float) -> None:
-        """Note it. What a worker said itself outweighs how it died, and that outweighs that it is gone."""
-        seat = self._seats[id]
-        match seat.trouble, trouble:
-            case (None, _) | (Vanished() | Silent(), Died()) | (Vanished() | Died(), Raised()):
-                seat.trouble = trouble
-                self._noticed.setdefault(id, now)
+    def _wait(self, now: float) -> Wait | None:
+        """The wait that is going on, for the user to know."""
+        if self.view is None:
+            missing = [id for id, state in self._needed() if state.member is None]
+            return for_joining(missing, now - self._started, self._deadlines.start)
+        members = {member.id: self._members[member.id] for member in self.view.workers}
+        members = {id: state for id, state in members.items() if state.counts and not state.done}
+        waiting = {id: state.beat for id, state in members.items() if state.waits}
+        late = {id: state.whereabouts(now) for id, state in members.items() if not state.waits}
+        return for_exchange(waiting, late, self._deadlines.stall, self._deadlines.remark)
 
     # Consequences -----------------------------------------------------------------------------------
 
     def _settle(self, now: float) -> list[Decision]:
         """What follows from all that is known by now."""
         if self._interrupted is not None:
-            here = (seat for id, seat in self._seats.items() if role_of(id) == "worker")
-            if now >= self._finish_at or not any(seat.member and seat.counts for seat in here):
+            here = (state for id, state in self._members.items() if role_of(id) == "worker")
+            if now >= self._finish_at or not any(state.member and state.counts for state in here):
                 return self._finish(self._interrupted)
-        if self._config.least is None and self._noticed:
-            gathered = now - min(self._noticed.values()) >= GATHERING
-            if gathered or all(seat.is_accounted_for() for seat in self._seats.values()):
-                return self._finish(explain(self._troubles(), len(self._seats), self._done()))
+        noticed = self._judge.first_noticed
+        if self._config.least is None and noticed is not None:
+            gathered = now - noticed >= GATHERING
+            if gathered or all(state.is_accounted_for() for state in self._members.values()):
+                return self._finish(explain(self._judge.troubles(), len(self._members), self._done()))
             return []
-        if (fault := self._fault()) is not None:
-            return self._finish(explain(fault, len(self._seats), self._done()))
+        if (fault := self._fault(now)) is not None:
+            return self._finish(explain(fault, len(self._members), self._done()))
         return self._form(now) if self.view is None else self._go_on(self.view, now)
 
-    def _fault(self) -> dict[str, Trouble] | None:
+    def _fault(self, now: float) -> dict[str, Trouble] | None:
         """Troubles that would come again whoever takes over: no use in going on."""
-        troubles = self._troubles()
+        troubles = self._judge.troubles()
         initial = self.view is None
         for id, trouble in troubles.items():
             if isinstance(trouble, Deserted) or (initial and isinstance(trouble, Unlike)):
                 return {id: trouble}
             if initial and isinstance(trouble, Died) and trouble.code >= 0:
                 return {id: trouble}  # it could not even start
-            if isinstance(trouble, Raised) and trouble.failed.of_all:
+            if isinstance(trouble, ScriptRaised) and trouble.failed.of_all:
                 return {id: trouble}
+            if isinstance(trouble, Died) and is_scripts(trouble.code) and trouble.code and self._led_the_script(id):
+                return {id: trouble}  # whoever took the chief's place would come to the same line
             again = {other: it for other, it in troubles.items() if other == id or same_fault(trouble, it)}
             if len(again) > 1:
                 return again
-        if troubles and not any(seat.counts for seat in self._seats.values()):
+        if troubles and not self._may_explain(now) and not any(state.counts for state in self._members.values()):
             return troubles
         return None
 
     def _form(self, now: float) -> list[Decision]:
         """View 1, once everyone who may still come is there."""
-        coming = {id: seat for id, seat in self._seats.items() if seat.counts}
-        expected = [seat for id, seat in coming.items() if role_of(id) == "worker"][: self._most]  # not the standbys
-        members = [seat.member for seat in expected if seat.member]
-        if not members or len(members) < len(expected) or len(self._servers()) < self._expected_servers():
+        members = [state.member for id, state in self._needed() if state.member and role_of(id) == "worker"]
+        if not members or any(state.member is None for _, state in self._needed()):
             return []
         return [*self._report_losses(len(members), now), *self._publish(members)]
 
+    def _needed(self) -> list[tuple[str, MemberState]]:
+        """Those without whom the first view can't be: servers, and workers other than standbys."""
+        coming = [(id, state) for id, state in self._members.items() if state.counts]
+        workers = [(id, state) for id, state in coming if role_of(id) == "worker"]
+        return [*workers[: self._most], *((id, state) for id, state in coming if role_of(id) == "server")]
+
     def _go_on(self, view: View, now: float) -> list[Decision]:
-        remaining = [member for member in view.workers if self._seats[member.id].counts]
-        if not remaining and not self._troubles():
+        remaining = [member for member in view.workers if self._members[member.id].counts]
+        if not remaining and not self._judge.troubles():
             return self._finish(End(False, 1, "every worker has left the run"))
+        if not remaining and self._may_explain(now):
+            return []
         if not remaining:
-            news = {id: trouble for id, trouble in self._troubles().items() if id not in self._reported}
-            return self._finish(explain(news or self._troubles(), len(self._seats), self._done()))
-        if all(self._seats[member.id].done for member in remaining):
+            news = {id: trouble for id, trouble in self._judge.troubles().items() if id not in self._reported}
+            return self._finish(explain(news or self._judge.troubles(), len(self._members), self._done()))
+        if all(self._members[member.id].done for member in remaining):
             losses = self._report_losses(len(remaining), math.inf)  # nothing more will be known about them
-            end = End(True, 0, "every worker finished its script", culprits=self._unfinished())
-            return [*losses, *self._finish(end)]
+            return [*losses, *self._finish(self._good_end([self._members[member.id].work for member in remaining]))]
         if self._expected_servers() or self._config.servers is None:
             self._served = now
         elif now - self._served > SERVERLESS:
-            return self._finish(explain(self._troubles(), len(self._seats), self._done()))
+            return self._finish(explain(self._judge.troubles(), len(self._members), self._done()))
         decisions = self._report_losses(len(remaining), now)
         renew = self._renew_at is not None and now >= self._renew_at
-        if renew or len(remaining) < len(view.workers):
+        if (renew or len(remaining) < len(view.workers)) and not self._may_have_ended_the_script(view.chief.id, now):
             decisions += self._publish(remaining)
         return decisions + self._welcome() + self._offer()
+
+    def _led_the_script(self, id: str) -> bool:
+        """Whether it is the chief, in the script's own lines as far as it has said."""
+        is_chief = self.view is not None and id == self.view.chief.id
+        return is_chief and self._members[id].beat.doing.phase.is_scripts
+
+    def _may_have_ended_the_script(self, id: str, now: float) -> bool:
+        """It is gone from there: how its process ended, which is about to be known, tells whether the run goes on."""
+        gone = isinstance(self._members[id].trouble, Vanished)
+        return gone and self._led_the_script(id) and self._judge.is_fresh(id, now)
+
+    def _may_explain(self, now: float) -> bool:
+        """Whether it is about to be known how the process of one that is gone has ended."""
+        troubles = self._judge.troubles()
+        return any(isinstance(troubles[id], Vanished) and self._judge.is_fresh(id, now) for id in troubles)
 
     def _report_losses(self, remaining: int, now: float) -> list[Decision]:
         """Say who is gone and why, once; make sure that it does no more harm."""
         decisions: list[Decision] = []
-        for id, trouble in self._troubles().items():
-            seat = self._seats[id]
-            if id in self._reported or (isinstance(trouble, Vanished | Raised) and now - self._noticed[id] < DETAILS):
-                continue  # how its process ended, or that the others raised the same, is about to be known
+        for id, trouble in self._judge.troubles().items():
+            state = self._members[id]
+            more = isinstance(trouble, Vanished) or is_own_accord(trouble)
+            if id in self._reported or (more and self._judge.is_fresh(id, now)):
+                continue  # how its process ended, or that the others did the same, is about to be known
             self._reported.add(id)
-            with_whom = _count(len(self._servers()), "server") if role_of(id) == "server" else _workers(remaining)
-            decisions.append(Report(f"{trouble.sentence(id)}; going on with {with_whom}"))
-            if seat.member is not None and isinstance(trouble, Silent | Unreachable):
-                decisions.append(Fence(seat.member))
-                decisions += [HangUp(seat.link)] if seat.link is not None else []
+            with_whom = (
+                counted(len(self._servers()), "server") if role_of(id) == "server" else counted(remaining, "worker")
+            )
+            decisions.append(ReportTrouble(f"{trouble.sentence(id)}; going on with {with_whom}"))
+            if state.member is not None and isinstance(trouble, Silent | Unreachable | Overdue):
+                decisions.append(Fence(state.member))
+                decisions += [HangUp(state.link)] if state.link is not None else []
         return decisions
 
-    def _publish(self, members: Sequence[Member]) -> list[Decision]:
-        """The next view. Those who are not in it, and can hear, are told too."""
+    def _leave_call(self, call: int, next: int, outcome: bytes, now: float) -> list[Decision]:
+        """A worker has left a call with an error: so do all, since none of them could end it without the others."""
+        assert self.view is not None
+        if call < self.view.call:
+            return []  # another's word came first
+        links = self._links()
+        known: list[Decision] = [TellResults(links, (call,))]
+        if call not in self._finished:
+            self._finished[call] = None
+            known = [KeepResult(call, outcome), Tell(links, Finished(call, outcome))]
+        abandoned = self._fulfil(self._service.abandon(call, now)) if self._service is not None else []
+        return [*known, *self._publish(self.view.workers, next), *abandoned]
+
+    def _tell_results(self, *links: int) -> list[Decision]:
+        """What every call has returned that is over."""
+        return [TellResults(links, tuple(self._finished))] if links and self._finished else []
+
+    def _publish(self, members: Sequence[Member], call: int | None = None) -> list[Decision]:
+        """The next view. Those who are not in it, and can hear, are told too. `call`: those before it are over."""
         number = self.view.number + 1 if self.view else 1
-        self.view = View.of(number, members, enough=len(members) >= (self._config.least or 1))
+        call = call if call is not None else self.view.call if self.view else 0
+        self.view = View.of(number, members, len(members) >= (self._config.least or 1), call)
         self._renew_at = None
         for member in members:
-            self._seats[member.id].ready = None
+            self._members[member.id].ready = None
         return [Tell(self._links(), ViewChange(self.view))]
 
-    # Servers and their department -------------------------------------------------------------------
+    # Servers and the service that looks after them ---------------------------------------------------
 
     def _servers(self) -> dict[str, Member]:
         """Those who are there."""
         return {
-            id: seat.member
-            for id, seat in self._seats.items()
-            if role_of(id) == "server" and seat.counts and seat.member
+            id: state.member
+            for id, state in self._members.items()
+            if role_of(id) == "server" and state.counts and state.member
         }
 
     def _takes_part(self, id: str) -> bool:
@@ -584,35 +555,35 @@ class Membership:
 
     def _expected_servers(self) -> int:
         """How many are there, or may be soon."""
-        return sum(role_of(id) == "server" and seat.counts for id, seat in self._seats.items())
+        return sum(role_of(id) == "server" and state.counts for id, state in self._members.items())
 
     def _welcome(self) -> list[Decision]:
-        """Let those in for whom the department has something to do at once."""
-        if self._department is None or self.view is None:
+        """Let those in for whom the service has something to do at once."""
+        if self._service is None or self.view is None:
             return []
-        ready = ((id, seat.ready) for id, seat in self._seats.items() if seat.counts and not self.view.has(id))
-        welcome = tuple(id for id, call in ready if call is not None and self._department.welcomes(call))
+        ready = ((id, state.ready) for id, state in self._members.items() if state.counts and not self.view.has(id))
+        welcome = tuple(id for id, call in ready if call is not None and self._service.welcomes(call))
         free = max(0, self._most - len(self.view.workers))
         return self._admit(self.view.number, welcome[:free]) if welcome[:free] else []
 
     def _inform(self, now: float) -> list[Decision]:
-        """Tell the department who is there."""
-        if self._department is None or self.view is None or self.end is not None:
+        """Tell the service who is there."""
+        if self._service is None or self.view is None or self.end is not None:
             return []
         servers = {id: member.address for id, member in self._servers().items()}
         workers = [member.id for member in self.view.workers]
-        return self._fulfil(self._department.take(workers, servers, self._expected_servers(), now))
+        return self._fulfil(self._service.take(workers, servers, self._expected_servers(), now))
 
     def _fulfil(self, wishes: Sequence[Wish]) -> list[Decision]:
         decisions: list[Decision] = []
         for wish in wishes:
             match wish:
-                case Send(to, content):
-                    seats = (self._seats[id] for id in to)
-                    links = tuple(seat.link for seat in seats if seat.link is not None)
-                    decisions += [Tell(links, Letter(content))] if links else []
-                case Say(text):
-                    decisions.append(Report(text))
+                case SendMessage(to, content):
+                    members = (self._members[id] for id in to)
+                    links = tuple(state.link for state in members if state.link is not None)
+                    decisions += [Tell(links, ServiceMessage(content))] if links else []
+                case SayToUser(text):
+                    decisions.append(ReportTrouble(text))
         return decisions
 
     # Coming late ------------------------------------------------------------------------------------
@@ -620,11 +591,7 @@ class Membership:
     def _offer(self) -> list[Decision]:
         """Tell the members whom they could let in, when that has changed."""
         assert self.view is not None
-        # Guests come on top of the workers that were asked for.
-        guests = sum(number_of(id) >= GUESTS and seat.counts for id, seat in self._seats.items() if seat.member)
-        free = max(0, self._most + guests - len(self.view.workers))
-        ready = ((id, seat.ready) for id, seat in self._seats.items() if seat.counts)
-        offered = tuple(Candidate(id, call) for id, call in ready if call is not None)[:free]
+        offered = candidates(self._members, self.view, self._most)
         if offered == self._offered:
             return []
         self._offered = offered
@@ -633,149 +600,53 @@ class Membership:
     def _admit(self, view: int, candidates: tuple[str, ...]) -> list[Decision]:
         if self.view is None or view != self.view.number:
             return []  # another member's word came first
-        wanted = [self._seats[id] for id in candidates if id in self._seats]
-        newcomers = [seat.member for seat in wanted if seat.counts and seat.member and seat.ready is not None]
+        wanted = [self._members[id] for id in candidates if id in self._members]
+        newcomers = [state.member for state in wanted if state.counts and state.member and state.ready is not None]
         return self._publish([*self.view.workers, *newcomers])
 
     def _serve(self, link: int, request: DrainRequest | ScaleRequest | PlaceRequest) -> list[Decision]:
         """What somebody asks from another terminal."""
-        decisions: list[Decision] = []
-        match request:
-            case _ if self.end is not None or self.view is None:
-                answer = (
-                    Answer(False, "the run is over")
-                    if self.end
-                    else Answer(False, "the run has not begun yet", again=True)
-                )
-            case PlaceRequest() if self._config.least is None:
-                answer = Answer(False, "this run takes nobody in: it was started with one worker, or with --fail-fast")
-            case PlaceRequest():
-                guests = [number_of(id) for id in self._seats]
-                id = f"worker-{max(GUESTS, 1 + max(guests))}"
-                self._seats[id] = _Seat()
-                return [Tell((link,), Place(id, self._config)), *self._offer()]
-            case DrainRequest(id) if (seat := self._seats.get(id)) is None or not seat.counts or seat.link is None:
-                there = ", ".join(id for id, seat in self._seats.items() if seat.counts and seat.link is not None)
-                answer = Answer(False, f"there is no {id} in the run; there is {there}")
-            case DrainRequest(id) if role_of(id) == "server":
-                answer = Answer(False, f"{id} is a server; only workers can leave so far")
-            case DrainRequest(id) if self._config.least is None:
-                answer = Answer(False, f"this run was started with --fail-fast: without {id} it could not go on")
-            case DrainRequest(id):
-                self._most = max(self._config.least or 1, self._most - 1)
-                decisions += self._drain([id], "somebody asked for it with `shoal drain`")
-                answer = Answer(True, f"{id} leaves after its step")
-            case ScaleRequest(workers) if self._config.least is None or workers < self._config.least:
-                least = self._config.least or self._config.workers
-                answer = Answer(False, f"this run needs at least {least} workers: `shoal run -n MIN:MAX` sets that")
-            case ScaleRequest(workers):
-                self._most = workers
-                here = sorted((m.number, m.id) for m in self.view.workers if self._seats[m.id].counts)
-                decisions += self._drain([id for _, id in here[workers:]], f"scaled to {workers}")
-                others = ((id, seat) for id, seat in self._seats.items() if role_of(id) == "worker" and seat.counts)
-                coming = [seat for id, seat in others if not self.view.has(id)]
-                more = max(0, workers - len(here) - len(coming))
-                decisions += [Want(more)] if more else []
-                answer = Answer(True, f"{_workers(len(here))} now, {workers} soon")
-        return [Tell((link,), answer), *decisions, *(self._offer() if self.view and not self.end else [])]
+        granted = decide(request, self._asked())
+        self._most = granted.most
+        if granted.newcomer is not None:
+            self._members[granted.newcomer] = MemberState()
+        more: list[Decision] = [WantWorkers(granted.more)] if granted.more else []
+        offer = self._offer() if self.view and not self.end else []
+        return [Tell((link,), granted.answer), *self._drain(granted.leaving, granted.why), *more, *offer]
 
     def _drain(self, ids: Sequence[str], why: str) -> list[Decision]:
-        links = tuple(link for id in ids if (link := self._seats[id].link) is not None)
+        links = tuple(link for id in ids if (link := self._members[id].link) is not None)
         return [Tell(links, Drain(why))] if links else []
-
-    def _complain(self, by: str, view: int, about: tuple[str, ...], why: str, now: float) -> None:
-        if self.view is None or view != self.view.number:
-            return
-        self._renew_at = self._renew_at or now + GATHERING  # if one of them is dead, that is known by then
-        recent = now - COMPLAINED_WITHIN - COMPLAINTS * self._deadlines.stall  # a complaint may take a whole stall
-        blamed = {id: self._seats[id] for id in about if id in self._seats and self._seats[id].counts}
-        for seat in (self._seats[by], *blamed.values()):
-            seat.complaints = {which: at for which, at in seat.complaints.items() if at > recent}
-        for seat in blamed.values():
-            seat.complaints[view, by] = now
-        # Who is cut off from one complains about all who wait for it: it is the one that most complain about who goes.
-        worst = max(blamed, key=lambda id: len(blamed[id].complaints), default=by)
-        complaints = self._seats[worst].complaints
-        often = len({view for view, _ in complaints}) >= COMPLAINTS
-        if often and worst != by and len(complaints) >= len(self._seats[by].complaints):
-            self._trouble(worst, Unreachable(self._seats[worst].whereabouts(now), by, why), now)
 
     # The end ----------------------------------------------------------------------------------------
 
     def _finish(self, end: End) -> list[Decision]:
         self.end = end
         # The launcher first: when it sees a worker's process end, it must know whether that was the run's end.
-        return [Over(end), Tell(self._links(), end)]
+        return [RunOver(end), Tell(self._links(), end)]
 
-    def _troubles(self) -> dict[str, Trouble]:
-        troubles = {id: self._seats[id].trouble for id in self._noticed}
-        return {id: trouble for id, trouble in troubles.items() if trouble is not None}
+    def _good_end(self, works: Sequence[WorkDone]) -> End:
+        # One that came when the last training was over knows less of it than the others.
+        work = max(works, key=lambda work: (work.steps, work.samples))
+        work = msgspec.structs.replace(work, spent=together(one.spent for one in works))
+        reason = "every worker finished its script"
+        return End(True, 0, reason, self._unfinished(), work=work, finishers=len(works), losses=self._losses)
+
+    @property
+    def _losses(self) -> int:
+        return self._losses_before + len(self._judge.troubles())
 
     def _unfinished(self) -> tuple[str, ...]:
         """Whose end does not matter any more: they were lost, left, or came too late to take part."""
-        return tuple(id for id, seat in self._seats.items() if not (seat.done and seat.counts))
+        return tuple(id for id, state in self._members.items() if not (state.done and state.counts))
 
     def _done(self) -> tuple[str, ...]:
-        return tuple(id for id, seat in self._seats.items() if seat.done)
+        return tuple(id for id, state in self._members.items() if state.done)
 
     def _links(self, late: bool = False) -> tuple[int, ...]:
         """Everyone who can be told something; or only those who came late and are not in the view yet."""
         return tuple(
-            seat.link
-            for id, seat in self._seats.items()
-            if seat.link is not None and not (late and self.view and self.view.has(id))
+            state.link
+            for id, state in self._members.items()
+            if state.link is not None and not (late and self.view and self.view.has(id))
         )
-
-    def _seat_status(self, id: str, seat: _Seat, now: float) -> MemberStatus:
-        member = seat.member or Member(id, role_of(id), 0, "", "")
-        return _status(member, self._state(id, seat), seat.beat, now - seat.heard)
-
-    def _state(self, id: str, seat: _Seat) -> str:
-        if seat.trouble:
-            return "lost"
-        if seat.done or seat.left:
-            return "finished"
-        if role_of(id) == "server" and seat.member:
-            return "serving"
-        if self.view and self.view.has(id):
-            return "training"
-        if seat.ready is not None:
-            return "ready"
-        return "joined" if seat.member else "starting"
-
-
-def _status(member: Member, state: str, beat: Beat | None = None, silent: float = 0.0) -> MemberStatus:
-    beat = beat or Beat(doing="")
-    return MemberStatus(
-        id=member.id,
-        role=member.role,
-        pid=member.pid,
-        host=member.host,
-        state=state,
-        step=beat.step,
-        doing=beat.doing,
-        samples_per_second=beat.samples_per_second,
-        silent=silent,
-    )
-
-
-def _workers(count: int) -> str:
-    return _count(count, "worker")
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _describe(evidence: Evidence | None) -> str:
-    if evidence is None:
-        return "can't be seen from here"
-    match evidence.state:
-        case "T" | "t":
-            return "is stopped (by a SIGSTOP, a debugger or Ctrl-Z); `kill -CONT` continues one"
-        case "Z" | "X":
-            return "is dead"
-        case "D":
-            return "is stuck in the system, often on a disk or a network file system"
-        case _:
-            return "is alive but idle"

@@ -17,7 +17,9 @@ import msgspec
 from shoal.cluster.identity import Identity
 from shoal.cluster.view import Member, View
 from shoal.config import RunConfig
-from shoal.wire.messages import Codec, Message
+from shoal.observe.phases import Activity
+from shoal.observe.time_shares import TimeShares
+from shoal.wire.messages import Message, MessageCodec
 
 POST_LIMIT = 64 * 1024  # bytes of one posted value: posts are for facts, not for tensors
 RESULT_LIMIT = 512 * 1024  # bytes of what a call returned that are kept for those who come late
@@ -25,7 +27,7 @@ NOT_KEPT = b""  # in the place of a result that is larger
 TEXT_LIMIT = 32 * 1024  # characters of an error or a traceback
 
 
-class Reason(Enum):
+class RefusalReason(Enum):
     """Why a request was refused."""
 
     UNKNOWN_MEMBER = "unknown member"
@@ -34,6 +36,19 @@ class Reason(Enum):
     NOT_JOINED = "not joined"
     OUTSIDE = "the run went on without it"
     OVER = "the run is over"
+
+
+class WorkDone(msgspec.Struct, frozen=True):
+    """What the script of a worker has had done by all workers together, from its beginning on."""
+
+    calls: dict[str, int] = {}  # by name: how often fit, evaluate and predict were called
+    steps: int = 0
+    samples: int = 0
+    spent: TimeShares = TimeShares()  # of this worker; after the end, of all that finished
+
+    @property
+    def is_nothing(self) -> bool:
+        return not self.calls and not self.steps
 
 
 class Join(Message, frozen=True):
@@ -47,29 +62,35 @@ class Beat(Message, frozen=True):
     """Member -> coordinator: I am alive; this is what I do. Not answered."""
 
     step: int = 0
-    doing: str = "starting"
+    doing: Activity = Activity()
     lasting: float = 0.0  # seconds it has been doing this, by its own clock
     samples_per_second: float = 0.0
     exchanging: bool = False  # it can't go on until every other worker came to the same exchange
+    pieces: int = 0  # that its last batch was cut into; 0: it has not trained yet
+    spent: TimeShares = TimeShares()  # in the last few beats
+    memory: int = 0  # resident bytes of its process
 
 
 class Failed(Message, frozen=True):
     """Member -> coordinator: my script ended with this error. Answered with End."""
 
     step: int
-    doing: str
+    doing: Activity
     kind: str  # the exception's class
     error: str  # its text
     traceback: str
     blames: tuple[str, ...] = ()  # members whose absence caused it: the error is a consequence
+    late: bool = False  # they were waited for as long as the deadline allows
     code: int = 1  # the exit code the script asked for, or 1
     of_all: bool = False  # every worker comes to it, some perhaps too late to say so
+    where: str = ""  # of a refusal: file and line of the script. Its traceback is of little use there.
 
 
 class Done(Message, frozen=True):
     """Member -> coordinator: my script has finished. Answered with End when all have."""
 
     step: int
+    work: WorkDone = WorkDone()
 
 
 class Post(Message, frozen=True):
@@ -105,10 +126,11 @@ class Complaint(Message, frozen=True):
     view: int
     about: tuple[str, ...]
     why: str
+    late: bool = False  # they were waited for as long as the deadline allows; perhaps they wait for others, too
 
 
 class Leave(Message, frozen=True):
-    """Member -> coordinator: I have stopped between two steps and give up my seat."""
+    """Member -> coordinator: I have stopped between two steps and leave the run."""
 
 
 class Finished(Message, frozen=True):
@@ -116,6 +138,17 @@ class Finished(Message, frozen=True):
 
     call: int
     result: bytes
+
+
+class Caught(Message, frozen=True):
+    """Member -> coordinator: my script has caught what its `call`-th call raised, and gone on to the call `next`.
+
+    Answered with a view in which that is so for all; they hear the `outcome` as they hear what a call returned.
+    """
+
+    call: int
+    next: int
+    outcome: bytes
 
 
 class ViewChange(Message, frozen=True):
@@ -146,7 +179,7 @@ class Drain(Message, frozen=True):
 class Refuse(Message, frozen=True):
     """Coordinator -> whoever asked: no, and why. The connection closes after it."""
 
-    reason: Reason
+    reason: RefusalReason
     text: str
 
 
@@ -157,8 +190,12 @@ class End(Message, frozen=True):
     code: int  # the launcher's exit code
     reason: str  # a sentence: who, at which step, doing what, since when
     culprits: tuple[str, ...] = ()  # after a good end: those who did not finish, whose exit codes do not matter
-    traceback: str = ""  # the first culprit's, if it could still report one
+    traceback: str = ""  # what Python would have printed for the first culprit, if it could still report it
+    refused: bool = False  # the reason says it all: the traceback is in the first culprit's log
     advice: str = ""
+    work: WorkDone = WorkDone()  # after a good end
+    finishers: int = 0  # workers that finished their script
+    losses: int = 0  # workers and servers that were lost, and survived
 
 
 class DrainRequest(Message, frozen=True):
@@ -177,15 +214,15 @@ class PlaceRequest(Message, frozen=True):
     """Joining host -> coordinator: one more worker could come. Answered with Place or Answer."""
 
 
-class Place(Message, frozen=True):
+class JoinerPlace(Message, frozen=True):
     """Coordinator -> joining host: the worker's id and the run's settings."""
 
     member: str
     config: RunConfig
 
 
-class Letter(Message, frozen=True):
-    """Member -> coordinator -> its department; and back. The coordinator does not open it."""
+class ServiceMessage(Message, frozen=True):
+    """Member -> coordinator -> its coordinator service; and back. The coordinator does not open it."""
 
     content: bytes
 
@@ -211,9 +248,12 @@ class MemberStatus(msgspec.Struct, frozen=True):
     host: str
     state: str  # "starting", "joined", "ready", "training" or "serving", "finished" or "lost"
     step: int
-    doing: str
+    phase: str
+    doing: str  # the phase, and what in it
     samples_per_second: float
     silent: float  # seconds since it was last heard
+    spent: TimeShares = TimeShares()  # lately
+    memory: int = 0  # resident bytes
 
 
 class StatusReply(Message, frozen=True):
@@ -229,9 +269,10 @@ class StatusReply(Message, frozen=True):
     uptime: float
     logs: str
     members: tuple[MemberStatus, ...]
+    losses: int = 0  # workers and servers that were lost
 
 
-TO_COORDINATOR = Codec(
+TO_COORDINATOR = MessageCodec(
     Join,
     Beat,
     Failed,
@@ -244,9 +285,12 @@ TO_COORDINATOR = Codec(
     Complaint,
     Leave,
     Finished,
+    Caught,
     DrainRequest,
     ScaleRequest,
     PlaceRequest,
-    Letter,
+    ServiceMessage,
 )
-FROM_COORDINATOR = Codec(ViewChange, Refuse, End, Post, StatusReply, Candidates, Drain, Finished, Answer, Place, Letter)
+FROM_COORDINATOR = MessageCodec(
+    ViewChange, Refuse, End, Post, StatusReply, Candidates, Drain, Finished, Answer, JoinerPlace, ServiceMessage
+)

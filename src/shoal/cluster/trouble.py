@@ -6,11 +6,16 @@ consequences: a worker that could not reach a dead peer is not the one to blame.
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from shoal.cluster.exits import is_scripts
 from shoal.cluster.messages import End, Failed
+from shoal.observe.phases import Activity
+
+_PLACED = re.compile(r"\S+:\d+: ")  # a text that names a line of the script itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +24,7 @@ class Whereabouts:
 
     pid: int
     step: int
-    doing: str
+    doing: Activity
     silent: float  # seconds since it was last heard
     finished: bool  # it had said Done
 
@@ -30,7 +35,7 @@ class Whereabouts:
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class ScriptRaised:
     """It reported an error of its own accord."""
 
     where: Whereabouts
@@ -38,9 +43,13 @@ class Raised:
 
     def sentence(self, who: str) -> str:
         if self.failed.kind == "SystemExit":
-            said = "" if self.failed.error == str(self.failed.code) else f", saying {self.failed.error!r},"
-            return f"the script on {who} exited with code {self.failed.code}{said} {self.where}"
+            return f"the script on {who} exited with code {self.failed.code} {self.where}"
         return f"{who} raised {self.headline().removesuffix('.')} {self.where}"
+
+    def refusal(self) -> str:
+        """What was refused, and where in the script."""
+        text = self.failed.error.strip().removesuffix(".")
+        return text if _PLACED.match(text) else f"{self.failed.where}: {text}"
 
     def headline(self) -> str:
         lines = self.failed.error.strip().splitlines()
@@ -113,6 +122,24 @@ class Unreachable:
 
 
 @dataclass(frozen=True, slots=True)
+class Overdue:
+    """It lives, but did not come to where another waited for it, for as long as the deadline allows."""
+
+    where: Whereabouts
+    deadline: float
+    waiting: str
+    waiting_where: Whereabouts
+
+    def sentence(self, who: str) -> str:
+        in_vain = f"did not come within {self.deadline:.1f} s (deadline {self.deadline:.1f} s)"
+        waited = f"to {self.waiting}, which waited {self.waiting_where}"
+        return f"{who} (pid {self.where.pid}) {in_vain} {waited}; it was alive {self.where}"
+
+    def advice(self) -> str:
+        return "If it was only slow, allow more with `shoal run --timeout SECONDS`: it gets 60 times as long."
+
+
+@dataclass(frozen=True, slots=True)
 class Unlike:
     """It asked to join with another numeric identity."""
 
@@ -157,7 +184,7 @@ class Deserted:
         return "Every worker must make the same calls of fit, evaluate and predict, with as many steps."
 
 
-Trouble = Raised | Died | Vanished | Silent | Unreachable | Unlike | Absent | Deserted
+Trouble = ScriptRaised | Died | Vanished | Silent | Unreachable | Overdue | Unlike | Absent | Deserted
 
 
 def explain(troubles: Mapping[str, Trouble], workers: int, finished: tuple[str, ...] = ()) -> End:
@@ -167,21 +194,40 @@ def explain(troubles: Mapping[str, Trouble], workers: int, finished: tuple[str, 
         return _missed(troubles, finished)
     trouble = next(iter(causes.values()))
     alike = tuple(id for id, other in causes.items() if _same(trouble, other))
-    failed = trouble.failed if isinstance(trouble, Raised) else None
+    names, code = _names(alike, workers), _code(trouble, of_all=len(alike) == workers)
+    if isinstance(trouble, ScriptRaised) and trouble.failed.where:
+        about = f"{trouble.failed.kind} on {names} {trouble.where}."
+        return End(ok=False, code=code, reason=trouble.refusal(), culprits=alike, advice=about, refused=True)
     return End(
         ok=False,
-        code=failed.code if failed else 1,
-        reason=trouble.sentence(_names(alike, workers)),
+        code=code,
+        reason=trouble.sentence(names),
         culprits=alike,
-        traceback=failed.traceback if failed else "",
+        traceback=trouble.failed.traceback if isinstance(trouble, ScriptRaised) else "",
         advice=trouble.advice(),
     )
+
+
+def _code(trouble: Trouble, of_all: bool) -> int:
+    """The run's exit code: the script's, if it has ended its process with one. 0 only if it did so everywhere."""
+    match trouble:
+        case ScriptRaised(_, failed):
+            return failed.code
+        case Died(_, code) if is_scripts(code) and (code or of_all):
+            return code
+        case _:
+            return 1
+
+
+def is_own_accord(trouble: Trouble) -> bool:
+    """The script has ended it: the other workers, which run the same script, may be about to do the same."""
+    return isinstance(trouble, ScriptRaised) or (isinstance(trouble, Died) and is_scripts(trouble.code))
 
 
 def _missed(troubles: Mapping[str, Trouble], finished: tuple[str, ...]) -> End:
     """Only consequences are known: say who is missed, in the words of the first who missed them."""
     by, trouble = next(iter(troubles.items()))
-    assert isinstance(trouble, Raised)
+    assert isinstance(trouble, ScriptRaised)
     blames = trouble.failed.blames
     names = (f"{id} (its script had finished)" if id in finished else id for id in blames)
     reason = f"{', '.join(names)} did not come to {by} {trouble.where}: {trouble.headline()}"
@@ -191,16 +237,17 @@ def _missed(troubles: Mapping[str, Trouble], finished: tuple[str, ...]) -> End:
 
 def _blames(trouble: Trouble) -> bool:
     """It is a consequence of what happened to others."""
-    return isinstance(trouble, Raised) and bool(trouble.failed.blames)
+    return isinstance(trouble, ScriptRaised) and bool(trouble.failed.blames)
 
 
 def same_fault(one: Trouble, other: Trouble) -> bool:
     """The second came of the same cause as the first, on another worker that took over: it will come on any."""
     match one, other:
-        case Raised(_, a), Raised(_, b) if not (a.blames or b.blames):
+        case ScriptRaised(_, a), ScriptRaised(_, b) if not (a.blames or b.blames):
             return a.kind == b.kind and (a.error == b.error or a.step == b.step)
         case Died(where, code), Died(there, other_code):
-            return -code in _CRASHES and -other_code in _CRASHES and where.step == there.step
+            crashed = -code in _CRASHES and -other_code in _CRASHES
+            return where.step == there.step and (crashed or (is_scripts(code) and code == other_code))
         case _:
             return False
 
@@ -208,7 +255,7 @@ def same_fault(one: Trouble, other: Trouble) -> bool:
 def _same(one: Trouble, other: Trouble) -> bool:
     """They happened to several workers and are worth one sentence."""
     match one, other:
-        case Raised(_, a), Raised(_, b):
+        case ScriptRaised(_, a), ScriptRaised(_, b):
             return (a.kind, a.error, a.code) == (b.kind, b.error, b.code)
         case Died(_, a_code), Died(_, b_code):
             return a_code == b_code
@@ -219,11 +266,12 @@ def _same(one: Trouble, other: Trouble) -> bool:
 
 
 def _names(ids: tuple[str, ...], workers: int) -> str:
-    if len(ids) == 1:
-        return ids[0]
-    if len(ids) == workers:
-        return f"all {workers} workers"
-    return f"{', '.join(ids[:-1])} and {ids[-1]}"
+    return f"all {workers} workers" if len(ids) == workers > 1 else listed(ids)
+
+
+def listed(ids: Sequence[str]) -> str:
+    """Some members' names, as one says them."""
+    return f"{', '.join(ids[:-1])} and {ids[-1]}" if len(ids) > 1 else ids[0]
 
 
 def _heard(where: Whereabouts) -> str:

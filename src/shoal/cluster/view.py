@@ -10,14 +10,23 @@ import msgspec
 Role = Literal["worker", "server", "coordinator"]
 
 
+class Nearby(msgspec.Struct, frozen=True):
+    """Where members of the same host reach a member, so that they can share memory."""
+
+    place: str  # the same for all members that can (evidence.py)
+    address: str  # a unix socket
+
+
 class Member(msgspec.Struct, frozen=True):
     """One process of a run, as its peers know it."""
 
     id: str  # "worker-2": the role and a number that stays with it for the whole run
     role: Role
     pid: int
-    host: str
+    host: str  # its name, for people
+    machine: str  # which one it is (evidence.py): names repeat
     address: str  # where its peers reach it, for example "unix:/run/user/1000/shoal/…/worker-2.sock"
+    nearby: Nearby | None = None  # None: it shares memory with nobody who is not told to
 
     @property
     def number(self) -> int:
@@ -41,11 +50,12 @@ class View(msgspec.Struct, frozen=True):
     number: int
     members: tuple[Member, ...]
     enough: bool = True  # False: fewer workers than the run's minimum; no step begins until more have come
+    call: int = 0  # of the script: those before it are over, because one raised and the script went on
 
     @classmethod
-    def of(cls, number: int, members: Iterable[Member], enough: bool = True) -> View:
+    def of(cls, number: int, members: Iterable[Member], enough: bool = True, call: int = 0) -> View:
         # Sorted by role and number, so every member derives the same ranks from the same set.
-        return cls(number, tuple(sorted(members, key=lambda member: (member.role, member.number))), enough)
+        return cls(number, tuple(sorted(members, key=lambda member: (member.role, member.number))), enough, call)
 
     @property
     def workers(self) -> tuple[Member, ...]:

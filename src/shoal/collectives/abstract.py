@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shoal.collectives.layout import Array, Layout, Loan, Vector
+from shoal.collectives.layout import Array, Loan, Vector, VectorLayout
+from shoal.collectives.vector_encoding import VectorEncoding
 
 
 class Outcome(NamedTuple):
@@ -111,8 +112,11 @@ class AbstractGroup(ABC):
         """The giver's result for the takers; None for everyone else. Only the giver gives one."""
 
     @abstractmethod
-    def open(self, layout: Layout, slots: int) -> AbstractExchange:
-        """Make the memory for exchanges of `layout` in which a worker has up to `slots` partial sums."""
+    def open(self, layout: VectorLayout, slots: int, encoding: VectorEncoding | None = None) -> AbstractExchange:
+        """Make the memory for exchanges of `layout` in which a worker has up to `slots` partial sums.
+
+        `encoding` is the form in which they travel; None: as they are.
+        """
 
     @abstractmethod
     def close(self) -> None:

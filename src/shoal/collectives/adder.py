@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from shoal.collectives.layout import Array, Layout, Loan, Run, Vector
+from shoal.collectives.layout import Array, Loan, PieceRun, Vector, VectorLayout
 from shoal.collectives.tree import Add, registers
 
 CHUNK_BYTES = 512 << 10  # measured: smaller ones cost calls, larger ones leave the second-level cache
@@ -15,7 +15,7 @@ CHUNK_BYTES = 512 << 10  # measured: smaller ones cost calls, larger ones leave 
 class Adder:
     """Adds vectors of one layout. Keeps its scratch memory from step to step."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: VectorLayout) -> None:
         self._layout = layout
         self._whole = tuple(layout.runs(range(layout.nbytes)))
         self._scratch: list[list[Array]] = []  # per register, one chunk per section
@@ -74,7 +74,7 @@ class Adder:
             )
 
 
-def _spans(run: Run, loans: Sequence[Loan]) -> Iterator[tuple[Run, Array | None]]:
+def _spans(run: PieceRun, loans: Sequence[Loan]) -> Iterator[tuple[PieceRun, Array | None]]:
     """The run, cut where a loan begins or ends; with each span what is lent for it."""
     section, at, end = run
     for loan in sorted((loan for loan in loans if loan.section == section), key=lambda loan: loan.lo):
@@ -82,8 +82,8 @@ def _spans(run: Run, loans: Sequence[Loan]) -> Iterator[tuple[Run, Array | None]
         if lo >= hi:
             continue
         if at < lo:
-            yield Run(section, at, lo), None
-        yield Run(section, lo, hi), loan.array[lo - loan.lo : hi - loan.lo]
+            yield PieceRun(section, at, lo), None
+        yield PieceRun(section, lo, hi), loan.array[lo - loan.lo : hi - loan.lo]
         at = hi
     if at < end:
-        yield Run(section, at, end), None
+        yield PieceRun(section, at, end), None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from shoal.collectives.abstract import AbstractExchange, AbstractGroup, Outcome, Result, copy_loans
-from shoal.collectives.layout import Array, Layout, Loan, Vector
-from shoal.collectives.plan import plan
+from shoal.collectives.additions import plan
+from shoal.collectives.layout import Array, Loan, Vector, VectorLayout
+from shoal.collectives.vector_encoding import VectorEncoding
 
 
 class Alone(AbstractGroup):
@@ -40,7 +41,7 @@ class Alone(AbstractGroup):
     def pass_on(self, what: str, giver: int, takers: Set[int], given: Result | None) -> Result | None:
         return None
 
-    def open(self, layout: Layout, slots: int) -> AbstractExchange:
+    def open(self, layout: VectorLayout, slots: int, encoding: VectorEncoding | None = None) -> AbstractExchange:
         return _AloneExchange(layout)
 
     def close(self) -> None:
@@ -51,7 +52,7 @@ class _AloneExchange(AbstractExchange):
     """The whole batch is one node, so the one partial sum is the total. Two slots take turns, so that a total
     can still be read while the next is written."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: VectorLayout) -> None:
         self._turns = [layout.vector(layout.memory()) for _ in range(2)]
 
     def slot(self, i: int) -> Vector:

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from functools import partial
 
 from shoal.clock import Deadline
-from shoal.cluster.view import Member, View
+from shoal.cluster.view import View
 from shoal.collectives.abstract import AbstractGroup
 from shoal.collectives.alone import Alone
-from shoal.collectives.meeting import Meeting
-from shoal.collectives.messages import CODEC, Hello, Refuse, Welcome
+from shoal.collectives.hosts import open_hosts
+from shoal.collectives.messages import CODEC, PeerHello, RefusePeer, Welcome
+from shoal.collectives.messenger import Messenger
 from shoal.collectives.peers import Opener, PeerGroup
 from shoal.collectives.shared import open_shared
 from shoal.collectives.sockets import open_sockets
-from shoal.config import Deadlines
-from shoal.errors import BadFrame, PeerClosed, PeerTimeout, Refused, UsageError
+from shoal.collectives.transports import hosts_of, transports
+from shoal.config import Deadlines, Transport
+from shoal.errors import BadFrame, PeerClosed, PeerTimeout, Refused
 from shoal.wire.connection import Connection, connect
 from shoal.wire.keys import RunKey
-from shoal.wire.listener import Listener
+from shoal.wire.listener import Listener, accept_any
 from shoal.wire.waits import READABLE, wait
 from shoal.wire.wakeup import Wakeup
 
 _OTHER_VIEW = "other view"
 _AGAIN = 0.005  # seconds until a peer that has not heard of the new view yet is asked again
-
-OPENERS: dict[str, Opener] = {"shm": open_shared, "tcp": open_sockets}
 
 
 def form(
@@ -33,32 +33,38 @@ def form(
     me: str,
     listener: Listener,
     key: RunKey,
-    transport: Literal["shm", "tcp"],
+    transport: Transport,
     deadlines: Deadlines,
     wakeup: Wakeup,
-    on_wait: Callable[[bool], None] = lambda waiting: None,
+    on_wait: Callable[[bool, float], None] = lambda waiting, waited: None,
+    nearby: Listener | None = None,
 ) -> AbstractGroup:
     """Connect the workers of a view, each to each. Collective; returns when all are connected.
+
+    Those of one host come to `nearby`, where there is one, and all others to `listener`.
 
     Each connects to those of lower rank and accepts those of higher rank. Someone of another view is refused
     with the reason. PeerTimeout names those that did not come within `deadlines.stall`: a group is formed when
     the scripts first train, and one may have loaded its data long before another. `on_wait` is told when this
-    member comes to an exchange, where it can't go on unless all come, and when it leaves it.
+    member comes to where it can't go on unless all come, here and in every exchange, and when it goes on.
     """
     workers = view.workers
     if len(workers) == 1:
         return Alone(me)
-    if transport == "shm":
-        _check_unix(workers)
     rank = view.rank(me)
+    hosts = hosts_of(workers, transport)
+    pairs = transports(hosts, rank)
+    listeners = [listener] if nearby is None else [listener, nearby]
+    on_wait(True, 0.0)
     deadline = Deadline.after(deadlines.stall)
     connections: dict[str, Connection] = {}
     try:
-        for peer in workers[:rank]:
-            connections[peer.id] = _join(view, me, peer, key, deadline, wakeup)
+        for other, peer in enumerate(workers[:rank]):
+            address = pairs[other].address(peer)
+            connections[peer.id] = _join(view, me, peer.id, address, key, deadline, wakeup)
         awaited = {peer.id for peer in workers[rank + 1 :]}
         while awaited:
-            newcomer = _accept(view, me, awaited, listener, deadline, wakeup)
+            newcomer = _accept(view, me, awaited, listeners, deadline, wakeup)
             connections[newcomer.peer] = newcomer
             awaited.remove(newcomer.peer)
     except PeerTimeout as error:
@@ -72,17 +78,30 @@ def form(
     except BaseException:
         _close_all(connections)
         raise
+    on_wait(False, deadlines.stall - deadline.left())
     members = tuple(worker.id for worker in workers)
-    meeting = Meeting(view.number, members, me, connections, deadlines.stall, wakeup, on_wait=on_wait)
-    return PeerGroup(meeting, OPENERS[transport])
+    near = next(ranks for ranks in hosts if rank in ranks)
+    meeting = Messenger(
+        view.number, members, me, connections, deadlines.stall, wakeup, on_wait=on_wait, neighbours=near
+    )
+    return PeerGroup(meeting, _opener(hosts))
 
 
-def _join(view: View, me: str, peer: Member, key: RunKey, deadline: Deadline, wakeup: Wakeup) -> Connection:
+def _opener(hosts: tuple[tuple[int, ...], ...]) -> Opener:
+    """How vectors move between workers that are on these hosts."""
+    if len(hosts) == 1:
+        return open_shared
+    if all(len(ranks) == 1 for ranks in hosts):
+        return open_sockets
+    return partial(open_hosts, hosts=hosts)
+
+
+def _join(view: View, me: str, peer: str, address: str, key: RunKey, deadline: Deadline, wakeup: Wakeup) -> Connection:
     """Connect to a worker of lower rank, which may hear of the view a moment later."""
     said: Refused | None = None  # what it answered last
     while True:
         try:
-            return _greet(view, me, peer, key, deadline, wakeup)
+            return _greet(view, me, peer, address, key, deadline, wakeup)
         except Refused as refused:
             if refused.reason != _OTHER_VIEW or deadline.passed():
                 raise
@@ -94,20 +113,26 @@ def _join(view: View, me: str, peer: Member, key: RunKey, deadline: Deadline, wa
             raise said from late
 
 
-def _greet(view: View, me: str, peer: Member, key: RunKey, deadline: Deadline, wakeup: Wakeup) -> Connection:
-    connection = connect(peer.address, key, CODEC, deadline, wakeup)
-    connection.peer = peer.id
+def _greet(view: View, me: str, peer: str, address: str, key: RunKey, deadline: Deadline, wakeup: Wakeup) -> Connection:
     try:
-        connection.send(Hello(view.number, me), deadline=deadline)
+        connection = connect(address, key, CODEC, deadline, wakeup)
+    except PeerClosed as gone:
+        if isinstance(gone.__cause__, FileNotFoundError):
+            # Somebody has deleted the run's folder; or it has left in good order, and there is a newer view.
+            raise Refused(_OTHER_VIEW, f"{peer} does not listen at {address} yet") from gone
+        raise
+    connection.peer = peer
+    try:
+        connection.send(PeerHello(view.number, me), deadline=deadline)
         answer = connection.receive(deadline, wake=wakeup)
-        if isinstance(answer, Refuse):
-            raise Refused(answer.reason, f"{peer.id} refused {me}: {answer.text}")
-        if answer != Welcome(view.number, peer.id):
-            raise BadFrame(f"{peer.id} answered {me}'s hello with {answer}")
+        if isinstance(answer, RefusePeer):
+            raise Refused(answer.reason, f"{peer} refused {me}: {answer.text}")
+        if answer != Welcome(view.number, peer):
+            raise BadFrame(f"{peer} answered {me}'s hello with {answer}")
     except PeerClosed as gone:
         connection.close()
         # It had not come to this view yet when it took the connection. One that is gone takes no other.
-        raise Refused(_OTHER_VIEW, f"{peer.id} hung up on {me}") from gone
+        raise Refused(_OTHER_VIEW, f"{peer} hung up on {me}") from gone
     except BaseException:
         connection.close()
         raise
@@ -115,15 +140,15 @@ def _greet(view: View, me: str, peer: Member, key: RunKey, deadline: Deadline, w
 
 
 def _accept(
-    view: View, me: str, awaited: set[str], listener: Listener, deadline: Deadline, wakeup: Wakeup
+    view: View, me: str, awaited: set[str], listeners: Sequence[Listener], deadline: Deadline, wakeup: Wakeup
 ) -> Connection:
     """The next worker of higher rank that says the right hello; others are told why not."""
     while True:
-        connection = listener.accept(CODEC, deadline, wakeup)
+        connection = accept_any(listeners, CODEC, deadline, wakeup)
         try:
             hello = connection.receive(deadline, wake=wakeup)
             refusal = _refusal(view, me, awaited, hello)
-            if refusal is None and isinstance(hello, Hello):
+            if refusal is None and isinstance(hello, PeerHello):
                 connection.peer = hello.member
                 connection.send(Welcome(view.number, me), deadline=deadline)
                 return connection
@@ -137,23 +162,15 @@ def _accept(
         connection.close()
 
 
-def _refusal(view: View, me: str, awaited: set[str], hello: object) -> Refuse | None:
+def _refusal(view: View, me: str, awaited: set[str], hello: object) -> RefusePeer | None:
     """Why this is not the hello of somebody who is awaited, if it isn't."""
-    if not isinstance(hello, Hello):
-        return Refuse("no hello", f"{me} expected a hello, not {type(hello).__name__}")
+    if not isinstance(hello, PeerHello):
+        return RefusePeer("no hello", f"{me} expected a hello, not {type(hello).__name__}")
     if hello.view != view.number:
-        return Refuse(_OTHER_VIEW, f"{hello.member} is in view {hello.view}, {me} is in view {view.number}")
+        return RefusePeer(_OTHER_VIEW, f"{hello.member} is in view {hello.view}, {me} is in view {view.number}")
     if hello.member not in awaited:
-        return Refuse("not awaited", f"{me} does not wait for {hello.member} in view {view.number}")
+        return RefusePeer("not awaited", f"{me} does not wait for {hello.member} in view {view.number}")
     return None
-
-
-def _check_unix(workers: Sequence[Member]) -> None:
-    for worker in workers:
-        if not worker.address.startswith("unix:"):
-            raise UsageError(
-                f"shared memory needs unix sockets; {worker.id} is at {worker.address}. Use `--transport tcp`."
-            )
 
 
 def _close_all(connections: dict[str, Connection]) -> None:

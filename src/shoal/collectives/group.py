@@ -1,22 +1,24 @@
-"""The door of this room: groups of workers, how to form one, and the company that lasts from view to view."""
+"""The door of this room: groups of workers, how to form one, and the worker group that lasts from view to view."""
 
 from shoal.collectives.abstract import AbstractExchange, AbstractGroup, Outcome, Result
 from shoal.collectives.alone import Alone
-from shoal.collectives.company import Company, Keeper, Told
 from shoal.collectives.formation import form
 from shoal.collectives.peers import PeerGroup
 from shoal.collectives.shared import prepare_bucket
+from shoal.collectives.vector_encoding import VectorEncoding
+from shoal.collectives.worker_group import Gathered, StateKeeper, WorkerGroup
 
 __all__ = [
     "AbstractExchange",
     "AbstractGroup",
     "Alone",
-    "Company",
-    "Keeper",
+    "Gathered",
     "Outcome",
     "PeerGroup",
     "Result",
-    "Told",
+    "StateKeeper",
+    "VectorEncoding",
+    "WorkerGroup",
     "form",
     "prepare_bucket",
 ]

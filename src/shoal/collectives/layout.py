@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -40,7 +41,7 @@ class Section(NamedTuple):
         return self.offset + self.length * self.dtype.itemsize
 
 
-class Run(NamedTuple):
+class PieceRun(NamedTuple):
     """Elements `lo` to `hi` of the section number `section`."""
 
     section: int
@@ -61,7 +62,7 @@ class Loan(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class VectorLayout:
     """Element counts of the three sections of one exchange's vector."""
 
     f32: int
@@ -74,10 +75,7 @@ class Layout:
 
     @property
     def sections(self) -> tuple[Section, Section, Section]:
-        first = Section(np.dtype(np.float32), 0, self.f32)
-        second = Section(np.dtype(np.float64), round_up(first.end, LINE), self.f64)
-        third = Section(np.dtype(np.int64), round_up(second.end, LINE), self.i64)
-        return first, second, third
+        return _sections(self.f32, self.f64, self.i64)
 
     @property
     def nbytes(self) -> int:
@@ -105,13 +103,21 @@ class Layout:
         bounds = [min(self.nbytes, grains * part // parts * grain) for part in range(parts + 1)]
         return tuple(range(lo, hi) for lo, hi in pairwise(bounds))
 
-    def runs(self, piece: range) -> Iterator[Run]:
+    def runs(self, piece: range) -> Iterator[PieceRun]:
         """The elements that lie in these bytes of the vector, section by section."""
         for number, section in enumerate(self.sections):
             lo = max(piece.start, section.offset) - section.offset
             hi = min(piece.stop, section.end) - section.offset
             if lo < hi:
-                yield Run(number, lo // section.dtype.itemsize, hi // section.dtype.itemsize)
+                yield PieceRun(number, lo // section.dtype.itemsize, hi // section.dtype.itemsize)
+
+
+@functools.cache
+def _sections(f32: int, f64: int, i64: int) -> tuple[Section, Section, Section]:
+    first = Section(np.dtype(np.float32), 0, f32)
+    second = Section(np.dtype(np.float64), round_up(first.end, LINE), f64)
+    third = Section(np.dtype(np.int64), round_up(second.end, LINE), i64)
+    return first, second, third
 
 
 def round_up(count: int, to: int) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shoal.wire.messages import Codec, Message
+from shoal.wire.messages import Message, MessageCodec
 
 
-class Hello(Message, frozen=True):
+class PeerHello(Message, frozen=True):
     """Higher rank -> lower rank, first thing on a connection: who I am and in which view I am."""
 
     view: int
@@ -19,14 +19,14 @@ class Welcome(Message, frozen=True):
     member: str
 
 
-class Refuse(Message, frozen=True):
+class RefusePeer(Message, frozen=True):
     """Either way: no, and why. The sender takes no further part in what was asked."""
 
     reason: str
     text: str
 
 
-class Published(Message, frozen=True):
+class SlotsPublished(Message, frozen=True):
     """To all peers: I have come to exchange `number`; my part of it stays as it is until all have reduced it.
 
     Between hosts the receiver's slice of each of my partial sums travels beside it.
@@ -48,6 +48,22 @@ class Reduced(Message, frozen=True):
     view: int
     number: int
     exchange: int = 0
+
+
+class Summed(Message, frozen=True):
+    """To all peers: what I stand for of my host's pieces is added up; to other hosts' owners it travels beside it."""
+
+    view: int
+    number: int
+    exchange: int
+    sums: int  # partial sums that my host's pieces make
+
+
+class TotalsArrived(Message, frozen=True):
+    """To the peers of my host: what I get of the other hosts' totals lies in the memory that we share."""
+
+    view: int
+    number: int
 
 
 class Aborted(Message, frozen=True):
@@ -72,4 +88,6 @@ class Handed(Message, frozen=True):
     number: int
 
 
-CODEC = Codec(Hello, Welcome, Refuse, Published, Reduced, Aborted, Bulk, Handed)
+CODEC = MessageCodec(
+    PeerHello, Welcome, RefusePeer, SlotsPublished, Summed, Reduced, TotalsArrived, Aborted, Bulk, Handed
+)

@@ -10,17 +10,19 @@ import numpy as np
 from shoal.collectives import arrays as packed
 from shoal.collectives.abstract import AbstractExchange, AbstractGroup, Result
 from shoal.collectives.arrays import ArraySpec
-from shoal.collectives.layout import Array, Layout
-from shoal.collectives.meeting import Meeting
+from shoal.collectives.encoded import open_encoded
+from shoal.collectives.layout import Array, VectorLayout
+from shoal.collectives.messenger import Messenger
+from shoal.collectives.vector_encoding import VectorEncoding
 from shoal.errors import Diverged, UsageError
 
-Opener = Callable[[Meeting, Layout, int], AbstractExchange]
+Opener = Callable[[Messenger, VectorLayout, int], AbstractExchange]
 
 
 class PeerGroup(AbstractGroup):
-    """Two workers or more, each connected to each. `opener` is how their vectors move."""
+    """Two workers or more, each connected to each. `opener` is how their vectors move as they are."""
 
-    def __init__(self, meeting: Meeting, opener: Opener) -> None:
+    def __init__(self, meeting: Messenger, opener: Opener) -> None:
         self._meeting = meeting
         self._opener = opener
 
@@ -102,7 +104,7 @@ class PeerGroup(AbstractGroup):
         self._meeting.ship(what, {}, {giver: [packed.view(array) for array in arrays]})
         return Result(values, arrays)
 
-    def open(self, layout: Layout, slots: int) -> AbstractExchange:
+    def open(self, layout: VectorLayout, slots: int, encoding: VectorEncoding | None = None) -> AbstractExchange:
         if slots < 1:
             raise UsageError(f"an exchange needs at least 1 slot, not {slots}")
         what = "opening an exchange"
@@ -114,6 +116,8 @@ class PeerGroup(AbstractGroup):
                 raise Diverged(
                     f"{what}: {self.members[self.rank]} wants (f32, f64, i64, slots) = {wanted}, {member} {theirs}"
                 )
+        if encoding is not None:
+            return open_encoded(self._meeting, layout, slots, encoding)
         return self._opener(self._meeting, layout, slots)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ import msgspec
 from shoal.errors import Diverged
 
 
-class Standing(msgspec.Struct, frozen=True, array_like=True):
+class WorkerStanding(msgspec.Struct, frozen=True, array_like=True):
     """What a member says first in a new view."""
 
     acts: int | None = None  # that have committed; None: it has just come and knows nothing
@@ -40,7 +40,7 @@ class Orders(msgspec.Struct, frozen=True):
     anew: bool = False  # all go on from what they have found
 
 
-def resync(members: Sequence[str], standings: Sequence[Standing]) -> Orders:
+def resync(members: Sequence[str], standings: Sequence[WorkerStanding]) -> Orders:
     """Who gives what to whom. Diverged if members are further apart than a loss can tear them."""
     known = {rank: standing.acts for rank, standing in enumerate(standings) if standing.acts is not None}
     new = frozenset(range(len(standings))) - known.keys()

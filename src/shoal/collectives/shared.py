@@ -15,22 +15,24 @@ import numpy as np
 
 from shoal.collectives.abstract import AbstractExchange, Outcome, copy_loans
 from shoal.collectives.adder import Adder
-from shoal.collectives.layout import PAGE, Layout, Loan, Vector, round_up
-from shoal.collectives.meeting import Meeting
-from shoal.collectives.plan import plan
-from shoal.collectives.protocol import Work
+from shoal.collectives.additions import plan
+from shoal.collectives.layout import PAGE, Loan, Vector, VectorLayout, round_up
+from shoal.collectives.messenger import Messenger
+from shoal.collectives.protocol import ExchangeWork
 from shoal.wire.memory import SharedBlock, close_all
 from shoal.wire.pool import pool
 
 SMALL = 256 << 10  # bytes of all peers' vectors up to which a second round costs more than adding everything
 
 
-def open_shared(meeting: Meeting, layout: Layout, slots: int) -> AbstractExchange:
+def open_shared(meeting: Messenger, layout: VectorLayout, slots: int) -> AbstractExchange:
     """Make this worker's bucket, and map everyone else's. Collective."""
     small = layout.nbytes * (len(meeting.members) - 1) <= SMALL
     turns = 2 if small else 1
     stride = round_up(layout.nbytes, PAGE)
-    buckets, result = _share(meeting, stride * slots * turns, 0 if small else stride)
+    everyone = range(len(meeting.members))
+    mapped, result = share_memory(meeting, everyone, stride * slots * turns, 0 if small else stride)
+    buckets = [mapped[rank] for rank in everyone]
     vectors = [
         [[layout.vector(bucket.view(), stride * (turn * slots + slot)) for slot in range(slots)] for bucket in buckets]
         for turn in range(turns)
@@ -43,21 +45,27 @@ def open_shared(meeting: Meeting, layout: Layout, slots: int) -> AbstractExchang
     return _LargeExchange(meeting, layout, slots, [*buckets, result], vectors[0], layout.vector(result.view()))
 
 
-def prepare_bucket(layout: Layout) -> None:
+def prepare_bucket(layout: VectorLayout) -> None:
     """Take the memory for a bucket of one slot, before it is needed."""
     pool.give_back(pool.make("a newcomer's gradients", round_up(layout.nbytes, PAGE)))
 
 
-def _share(meeting: Meeting, bucket: int, result: int) -> tuple[list[SharedBlock], SharedBlock | None]:
-    """Everyone's buckets by rank, and the result block if it is to have any bytes. All of them, or none."""
+def share_memory(
+    meeting: Messenger, ranks: Sequence[int], bucket: int, result: int
+) -> tuple[dict[int, SharedBlock], SharedBlock | None]:
+    """The buckets of these ranks, which are on one host, and one block for the result if it is to have any bytes.
+
+    All of them, or none. Collective among the ranks; the first of them makes the result's block.
+    """
+    first = ranks[0]
     mapped: dict[int, list[SharedBlock]] = {meeting.rank: []}
     handed: dict[int, list[int]] = {}
     try:
         mine = mapped[meeting.rank]
         mine.append(pool.make(f"{meeting.members[meeting.rank]}'s gradients", bucket))
-        if result and meeting.rank == 0:
-            mine.append(pool.make_shared("the summed gradients", result, meeting.members))
-        expected = [2 if result and rank == 0 else 1 for rank in range(len(meeting.members))]
+        if result and meeting.rank == first:
+            mine.append(pool.make_shared("the summed gradients", result, [meeting.members[rank] for rank in ranks]))
+        expected = {rank: 2 if result and rank == first else 1 for rank in ranks if rank != meeting.rank}
         handed = meeting.hand("opening shared memory", [block.fd for block in mine], expected)
         for rank, fds in handed.items():
             mapped[rank] = [pool.map(fds.pop(0), bucket)]
@@ -69,7 +77,7 @@ def _share(meeting: Meeting, bucket: int, result: int) -> tuple[list[SharedBlock
         for blocks in mapped.values():
             _close(blocks)
         raise
-    return [mapped[rank][0] for rank in sorted(mapped)], mapped[0][1] if result else None
+    return {rank: mapped[rank][0] for rank in ranks}, mapped[first][1] if result else None
 
 
 class _LargeExchange(AbstractExchange):
@@ -77,8 +85,8 @@ class _LargeExchange(AbstractExchange):
 
     def __init__(
         self,
-        meeting: Meeting,
-        layout: Layout,
+        meeting: Messenger,
+        layout: VectorLayout,
         slots: int,
         blocks: list[SharedBlock],
         vectors: list[list[Vector]],
@@ -119,7 +127,7 @@ class _LargeExchange(AbstractExchange):
         def add_slice() -> None:
             self._adder.add(steps.program, inputs, self._total, self._part, mine, self._lent)
 
-        notes = self._meeting.hold(what, note, Work(self._number, pieces, shares), add_slice)
+        notes = self._meeting.hold(what, note, ExchangeWork(self._number, pieces, shares), add_slice)
         self._lent = []
         return Outcome(self._total, notes)
 
@@ -140,8 +148,8 @@ class _SmallExchange(AbstractExchange):
 
     def __init__(
         self,
-        meeting: Meeting,
-        layout: Layout,
+        meeting: Messenger,
+        layout: VectorLayout,
         slots: int,
         blocks: list[SharedBlock],
         turns: list[list[list[Vector]]],
@@ -163,7 +171,7 @@ class _SmallExchange(AbstractExchange):
 
     def reduce(self, what: str, pieces: int, shares: tuple[range, ...], note: bytes) -> Outcome:
         steps = plan(pieces, shares, self._slots)
-        notes = self._meeting.hold(what, note, Work(self._number, pieces, shares))
+        notes = self._meeting.hold(what, note, ExchangeWork(self._number, pieces, shares))
         vectors = self._turns[0]
         self._adder.add(steps.program, [vectors[rank][slot] for rank, slot in steps.inputs], self._total)
         # This turn's slots are written again after the next commit; by then everyone has come to that

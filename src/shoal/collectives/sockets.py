@@ -13,16 +13,16 @@ import numpy as np
 
 from shoal.collectives.abstract import AbstractExchange, Outcome, copy_loans
 from shoal.collectives.adder import Adder
-from shoal.collectives.layout import LINE, Layout, Loan, Vector
-from shoal.collectives.meeting import Meeting
-from shoal.collectives.messages import Published, Reduced
-from shoal.collectives.plan import plan
-from shoal.collectives.protocol import Work
+from shoal.collectives.additions import plan
+from shoal.collectives.layout import LINE, Loan, Vector, VectorLayout
+from shoal.collectives.messages import SlotsPublished
+from shoal.collectives.messenger import Laden, Messenger
+from shoal.collectives.protocol import ExchangeWork
 from shoal.collectives.tree import cover
 from shoal.errors import UsageError
 
 
-def open_sockets(meeting: Meeting, layout: Layout, slots: int) -> AbstractExchange:
+def open_sockets(meeting: Messenger, layout: VectorLayout, slots: int) -> AbstractExchange:
     """Make this worker's memory and say where peers' parts go. Collective."""
     exchange = _SocketExchange(meeting, layout, slots)
     meeting.load(meeting.number, exchange)
@@ -32,7 +32,7 @@ def open_sockets(meeting: Meeting, layout: Layout, slots: int) -> AbstractExchan
 class _SocketExchange(AbstractExchange):
     """Private memory for everyone's slots, of which only the own slice of the peers' is ever touched."""
 
-    def __init__(self, meeting: Meeting, layout: Layout, slots: int) -> None:
+    def __init__(self, meeting: Messenger, layout: VectorLayout, slots: int) -> None:
         self._meeting = meeting
         self._number = meeting.number
         self._slots = slots
@@ -60,22 +60,22 @@ class _SocketExchange(AbstractExchange):
         def add_slice() -> None:
             self._adder.add(steps.program, inputs, self._total, self._slices[self._meeting.rank])
 
-        notes = self._meeting.hold(what, note, Work(self._number, pieces, shares), add_slice)
+        notes = self._meeting.hold(what, note, ExchangeWork(self._number, pieces, shares), add_slice)
         return Outcome(self._total, notes)
 
-    def outgoing(self, rank: int, message: Published | Reduced) -> Sequence[memoryview]:
+    def outgoing(self, rank: int, message: Laden) -> Sequence[memoryview]:
         """The peer's slice of this worker's partial sums, or this worker's slice of the total."""
         me = self._meeting.rank
-        if isinstance(message, Reduced):
+        if not isinstance(message, SlotsPublished):
             return [_cut(self._result, self._slices[me])]
-        return [_cut(memory, self._slices[rank]) for memory in self._memory[me][: _slots_of(message)]]
+        return [_cut(memory, self._slices[rank]) for memory in self._memory[me][: slots_of(message)]]
 
-    def place(self, rank: int, message: Published | Reduced) -> Sequence[memoryview]:
+    def place(self, rank: int, message: Laden) -> Sequence[memoryview]:
         """Where a peer's part goes. It may be one exchange ahead: what it overwrites then is added up already."""
-        if isinstance(message, Reduced):
+        if not isinstance(message, SlotsPublished):
             return [_cut(self._result, self._slices[rank])]
         mine = self._slices[self._meeting.rank]
-        return [_cut(memory, mine) for memory in self._memory[rank][: _slots_of(message)]]
+        return [_cut(memory, mine) for memory in self._memory[rank][: slots_of(message)]]
 
     def close(self) -> None:
         self._meeting.unload(self._number)
@@ -83,7 +83,7 @@ class _SocketExchange(AbstractExchange):
         self._vectors.clear()
 
 
-def _slots_of(message: Published) -> int:
+def slots_of(message: SlotsPublished) -> int:
     """How many partial sums the sender has."""
     try:
         return len(cover(message.pieces, range(message.first, message.stop)))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import floor
 from typing import NamedTuple
 
 from shoal.errors import UsageError
@@ -94,19 +93,6 @@ def registers(program: Sequence[Add]) -> int:
     return max((~add.into for add in program), default=0)
 
 
-@lru_cache(maxsize=256)
-def shares(pieces: int, weights: tuple[float, ...]) -> tuple[range, ...]:
-    """Contiguous runs of pieces, one per rank, in proportion to the weights (the ranks' speeds).
-
-    First the slowest rank's time is made as short as possible, nobody being given less than its proportion
-    rounded down; among such shares those are taken whose largest cover is smallest, then whose covers are
-    fewest, then which give the first ranks more. With equal weights two shares differ by at most one piece.
-    """
-    if pieces < 1 or not weights or min(weights) < 0 or not sum(weights) > 0:
-        raise UsageError(f"cannot share {pieces} pieces by the weights {weights}: all must be >= 0, one above")
-    return aligned(pieces, *_bounds(pieces, weights))
-
-
 def aligned(pieces: int, least: Sequence[int], most: Sequence[int]) -> tuple[range, ...]:
     """Contiguous runs of pieces, one per rank, of at least `least` and at most `most` pieces each.
 
@@ -119,25 +105,6 @@ def aligned(pieces: int, least: Sequence[int], most: Sequence[int]) -> tuple[ran
     while (found := _fewest_nodes(pieces, least, most, limit)) is None:
         limit += 1
     return found
-
-
-def _bounds(pieces: int, weights: tuple[float, ...]) -> tuple[list[int], list[int]]:
-    """How few and how many pieces each rank may get without making the slowest slower than need be."""
-    given = [0] * len(weights)
-    slowest = 0.0
-    for _ in range(pieces):
-        time, rank = min(((given[r] + 1) / w, r) for r, w in enumerate(weights) if w > 0)
-        given[rank] += 1
-        slowest = max(slowest, time)
-    whole = sum(weights)
-    least = [floor(pieces * weight / whole) for weight in weights]
-    most = []
-    for rank, weight in enumerate(weights):
-        count = max(least[rank], given[rank])
-        while weight > 0 and (count + 1) / weight <= slowest:
-            count += 1
-        most.append(count)
-    return least, most
 
 
 def _fewest_nodes(pieces: int, least: Sequence[int], most: Sequence[int], limit: int) -> tuple[range, ...] | None:

@@ -1,4 +1,4 @@
-"""A worker's environment: the backend, its threads, its memory, and JAX's compilation cache."""
+"""A worker's environment: its threads, its memory, and JAX's compilation cache."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ KEEP_MEMORY = {
 }
 
 
-def of_worker(environ: Mapping[str, str], backend: str, threads: int, confined: bool, seed: int) -> dict[str, str]:
+def of_worker(environ: Mapping[str, str], threads: int, confined: bool, seed: int) -> dict[str, str]:
     """The launcher's environment and what this worker needs on top. `confined`: set its threads."""
-    environment = {**environ, "KERAS_BACKEND": backend}
+    environment = dict(environ)
     if confined:
         environment |= dict.fromkeys(_THREAD_VARIABLES, str(threads))
         environment = KEEP_MEMORY | environment  # what the user set counts more

@@ -6,28 +6,33 @@ in its place comes as a newcomer.
 
 from __future__ import annotations
 
-import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 
 from shoal.clock import Deadline
-from shoal.cluster import folders, meeting
-from shoal.cluster.messages import FROM_COORDINATOR, Answer, Place, PlaceRequest
-from shoal.config import RunConfig
+from shoal.cluster import coordinator_address, folders
+from shoal.cluster.messages import FROM_COORDINATOR, Answer, End, JoinerPlace, PlaceRequest
+from shoal.config import RUN_FILE, RunConfig
 from shoal.errors import UsageError, WireError
 from shoal.launch import environment
-from shoal.launch.plan import find_script
-from shoal.launch.processes import Process
-from shoal.launch.worker import ENDED, INTERRUPTED
+from shoal.launch.logs import Logs
+from shoal.launch.outputs import Outputs, say
+from shoal.launch.plan import ProcessPlan
+from shoal.launch.script import BACKEND, find_script
+from shoal.launch.supervision.decisions import Supervision
+from shoal.launch.supervision.farewell import PARTING
+from shoal.launch.supervision.heard_signals import HeardSignals
+from shoal.launch.supervision.local_launcher import LocalLauncher
+from shoal.launch.supervision.remote_coordination import AbstractRunElsewhere, RemoteCoordination
+from shoal.launch.supervision.supervisor import KeptFolder, Supervisor
 from shoal.wire.addresses import TlsAddress, parse
 from shoal.wire.connection import Connection, connect
-from shoal.wire.tickets import Ticket
+from shoal.wire.join_token import JoinToken
 
 _REACH_WITHIN = 20.0  # seconds
 _AGAIN = 1.0  # seconds between two attempts to come back
@@ -38,7 +43,7 @@ class JoinRequest:
     """What the user asked for."""
 
     address: str  # HOST:PORT of the coordinator
-    ticket: Path
+    token: Path
     script: str
     arguments: tuple[str, ...] = ()
     is_module: bool = False
@@ -49,102 +54,113 @@ class JoinRequest:
 def join(request: JoinRequest, environ: Mapping[str, str], cores: Sequence[int]) -> int:
     """Take part until the run is over; returns the exit code for the shell."""
     script = find_script(request.script, request.is_module)
-    ticket = Ticket.load(request.ticket)
-    address = _address_of(request, ticket)
-    restarts = 0
-    while True:
-        place, host = _ask_for_place(address, ticket, patient=restarts > 0)
+    token = JoinToken.load(request.token)
+    asker = _Asker(request, script, token, _address_of(request, token))
+    place = asker.ask(patient=False)
+    with folders.create(folders.home(environ), f"{place.config.run}-{place.member}") as folder:
+        token.key.save(folder / "key")
+        place.config.save(folder)
+        coordinator_address.publish(folder, asker.address)
+        end = _supervise(asker, place, folder, environ, cores)
+    if end.reason:
+        say(end.reason)
+    return end.code
+
+
+def _supervise(
+    asker: _Asker, place: JoinerPlace, folder: Path, environ: Mapping[str, str], cores: Sequence[int]
+) -> End:
+    """From the worker's start until nobody takes part from here."""
+    config = place.config
+    own = environment.of_worker({**environ, BACKEND: config.backend}, config.threads, True, config.seed)
+    plan = ProcessPlan(place.member, tuple(cores[: config.threads]), own)
+    supervision = Supervision([plan], asker.request.max_restarts, PARTING)
+    logs = Logs(folder, say)  # nobody has one yet: the only worker is at the terminal
+    with (
+        closing(HeardSignals()) as signals,
+        closing(KeptFolder(folder)) as kept,
+        closing(RemoteCoordination(_JoinedRun(asker, kept, config), [plan])) as coordination,
+        closing(Outputs(logs, lambda id: True)) as outputs,
+        closing(LocalLauncher(folder, outputs, guests=True)) as launcher,
+    ):
+        asker.announce(place)
+        return Supervisor(supervision, coordination, {plan.host: launcher}, kept, signals).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asker:
+    """Asks the coordinator for places."""
+
+    request: JoinRequest
+    script: str
+    token: JoinToken
+    address: str
+
+    def ask(self, patient: bool) -> JoinerPlace:
+        """A place, with the run's settings as they are on this host. Patient: as long as the run can't be reached."""
+        place, host = _ask_for_place(self.address, self.token, patient)
         config = msgspec.structs.replace(
             place.config,
-            script=script,
-            arguments=request.arguments,
-            is_module=request.is_module,
-            host=request.host or host,
+            script=self.script,
+            arguments=self.request.arguments,
+            is_module=self.request.is_module,
+            host=self.request.host or host,
             resume=None,  # the others have done that
+            logs="",  # those of the other host
         )
-        print(f"shoal: joining run {config.run} at {request.address} as {place.member}", file=sys.stderr, flush=True)
-        code = _work(place.member, config, ticket, address, environ, cores)
-        if code in (0, ENDED, INTERRUPTED):
-            return 0 if code == ENDED else code
-        restarts += 1
-        if restarts > request.max_restarts:
-            print(f"shoal: {place.member} ended with code {code}; giving up", file=sys.stderr, flush=True)
-            return 1
-        print(f"shoal: {place.member} ended with code {code}; coming back", file=sys.stderr, flush=True)
+        return JoinerPlace(place.member, config)
+
+    def announce(self, place: JoinerPlace) -> None:
+        say(f"joining run {place.config.run} at {self.request.address} as {place.member}")
 
 
-def _address_of(request: JoinRequest, ticket: Ticket) -> str:
+class _JoinedRun(AbstractRunElsewhere):
+    """A run that has taken somebody in before."""
+
+    def __init__(self, asker: _Asker, folder: KeptFolder, config: RunConfig) -> None:
+        self._asker = asker
+        self._folder = folder
+        self._config = config
+
+    def ask(self) -> JoinerPlace:
+        return self._asker.ask(patient=True)
+
+    def prepare(self, place: JoinerPlace) -> None:
+        if place.config != self._config:  # this machine has another address now
+            self._config = place.config
+            self._folder.keeper.rewrite(RUN_FILE, place.config.encoded())
+        self._asker.announce(place)
+
+
+def _address_of(request: JoinRequest, token: JoinToken) -> str:
     where = parse(f"tcp:{request.address}")
     if isinstance(where, TlsAddress):
-        where = TlsAddress(where.host, where.port, ticket.pin)
+        where = TlsAddress(where.host, where.port, token.pin)
     return str(where)
 
 
-def _ask_for_place(address: str, ticket: Ticket, patient: bool) -> tuple[Place, str]:
+def _ask_for_place(address: str, token: JoinToken, patient: bool) -> tuple[JoinerPlace, str]:
     """A place in the run, and this machine's address as the coordinator's host sees it."""
     deadline = Deadline.after(_REACH_WITHIN)
     while True:
         try:
-            connection = connect(address, ticket.key, FROM_COORDINATOR, deadline)
+            with closing(connect(address, token.key, FROM_COORDINATOR, deadline)) as connection:
+                answer = _ask(connection, deadline)
+                if isinstance(answer, JoinerPlace):
+                    return answer, connection.local_host()
         except WireError as error:
             if patient and not deadline.passed():
                 time.sleep(_AGAIN)
                 continue
             raise UsageError(f"can't reach the run: {error}") from error
-        try:
-            answer = _ask(connection, deadline)
-            if isinstance(answer, Place):
-                return answer, connection.local_host()
-        finally:
-            connection.close()
         if deadline.passed() or not answer.again:
             raise UsageError(f"the run takes nobody in now: {answer.text}")
         time.sleep(_AGAIN)
 
 
-def _ask(connection: Connection, deadline: Deadline) -> Place | Answer:
+def _ask(connection: Connection, deadline: Deadline) -> JoinerPlace | Answer:
     connection.send(PlaceRequest(), deadline=deadline)
     answer = connection.receive(deadline)
-    if isinstance(answer, Place | Answer):
+    if isinstance(answer, JoinerPlace | Answer):
         return answer
     raise UsageError(f"the coordinator answered with {type(answer).__name__}: use the same Shoal on all hosts")
-
-
-def _work(
-    id: str, config: RunConfig, ticket: Ticket, address: str, environ: Mapping[str, str], cores: Sequence[int]
-) -> int:
-    """One worker, from its start to its end."""
-    with folders.create(folders.home(environ), f"{config.run}-{id}") as folder:
-        ticket.key.save(folder / "key")
-        config.save(folder)
-        meeting.publish(folder, address)
-        own = environment.of_worker(environ, config.backend, config.threads, True, config.seed)
-        mine = ",".join(str(core) for core in cores[: config.threads]) or "-"
-        process = Process("shoal.launch.worker", [str(folder), id, mine], own)
-        with _PassingSignals(process):
-            while process.look() is None:
-                process.wait(1.0)
-        code = process.look() or 0
-        process.release()
-        return code
-
-
-class _PassingSignals:
-    """Ctrl-C and SIGTERM let the worker finish its step and leave; a second one ends it at once."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._heard = 0
-        self._before: dict[signal.Signals, object] = {}
-
-    def __enter__(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._hear)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        self._heard += 1
-        self._process.send(signal.SIGTERM if self._heard == 1 else signal.SIGKILL)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -86,15 +86,16 @@ class Process(Child):
         given = standard or (stdin, stdout, stderr)
         # -P: what lies in the current folder must not hide installed packages from Shoal.
         # A session of its own: the terminal's Ctrl-C reaches the launcher alone, which ends the run in order.
-        self._popen = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *arguments],
-            env=environment,
-            stdin=given[0],
-            stdout=given[1],
-            stderr=given[2],
-            start_new_session=True,
-            pass_fds=pass_fds,
-        )
+        with hold_interrupts():
+            self._popen = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, *arguments],
+                env=environment,
+                stdin=given[0],
+                stdout=given[1],
+                stderr=given[2],
+                start_new_session=True,
+                pass_fds=pass_fds,
+            )
         super().__init__(self._popen.pid)
         self.stdin, self.stdout = self._popen.stdin, self._popen.stdout
 
@@ -106,6 +107,21 @@ class Process(Child):
     def _reap(self) -> None:
         self._popen.wait()
         self.close_pipes()
+
+
+@contextlib.contextmanager
+def hold_interrupts() -> Iterator[None]:
+    """Whoever is started here hears of a SIGINT only after `let_interrupts_in`: not in the middle of an import."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def let_interrupts_in() -> None:
+    """KeyboardInterrupt, at once, if one came before."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _has_children(group: int) -> bool:

@@ -1,15 +1,16 @@
-"""What the launcher says: one line at the start, one block at the end. Pure."""
+"""What the launcher says: one line at the start, one line or block at the end. Pure."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from shoal.checkpoint.drafts import step_of
 from shoal.cluster.messages import End
 from shoal.config import RunConfig, Servers
 from shoal.launch import logs
 
 _LAST_LINES = 20
-CHIEF = "worker-0"
+_CALLS = {"fit": "fit", "loop": "loop", "evaluate": "evaluation", "predict": "prediction"}
 
 
 def opening(config: RunConfig) -> str:
@@ -26,27 +27,57 @@ def opening(config: RunConfig) -> str:
     return f"shoal: {' · '.join(parts)}"
 
 
+def summary(end: End, config: RunConfig) -> str:
+    """What the workers of a run that went well have done together; nothing of plain Keras."""
+    work = end.work
+    if work.is_nothing:
+        return "" if config.is_plain else _untrained(end)
+    calls = ", ".join(_count(number, _CALLS.get(name, f"{name} call")) for name, number in work.calls.items())
+    begun = step_of(Path(config.resume)) if config.resume else None
+    steps = _count(work.steps, "step") + (f", from step {begun:,} on" if begun else "")
+    trained = [steps, _count(work.samples, "sample")] if work.steps else ["nothing was trained"]
+    done = f"shoal: {' · '.join([*([calls] if calls else []), *trained, _workers(end, config)])}"
+    return f"shoal: the workers' time: {work.spent}\n{done}" if work.steps and str(work.spent) else done
+
+
+def _untrained(end: End) -> str:
+    who = "the worker" if end.finishers == 1 else f"each of the {end.finishers} workers"
+    return (
+        f"shoal: nothing was trained through Keras: {who} ran the whole script by itself.\n"
+        '  Workers share the work of fit, train_on_batch, evaluate and predict, and of loops over shoal.batches ("Your '
+        'own loop" in docs/guide.md). What does not train needs no workers: run it with `python`.'
+    )
+
+
+def _workers(end: End, config: RunConfig) -> str:
+    started = _count(config.workers, "worker")
+    who = started if end.finishers == config.workers else f"{started} at the start, {end.finishers} at the end"
+    lost = _count(end.losses, "loss", "losses")
+    return f"{who}, {lost} survived" if end.losses else who
+
+
 def closing(end: End, config: RunConfig) -> str:
     """Why the run ended: the sentence, what the culprit last said, and where to read on."""
     lines = [f"shoal: the run ended: {end.reason}."]
     if end.advice:
         lines.append(f"  {end.advice}")
-    if end.culprits:
+    if end.refused:
+        lines.append(f"  The whole traceback is in {logs.path_of(Path(config.logs), end.culprits[0])}")
+    elif logs.CHIEF in end.culprits:
+        return "\n".join([*end.traceback.splitlines(), *lines])  # as Python would have said it
+    elif end.culprits:
         lines += _last_words(end, config)
     return "\n".join(lines)
 
 
 def _last_words(end: End, config: RunConfig) -> list[str]:
-    if CHIEF in end.culprits:
-        # The chief's standard error is this terminal: it has been read already.
-        what = "traceback" if end.traceback else "output"
-        return [f"  The {what} of {CHIEF} is above; the other workers' logs are in {config.logs}"]
+    """Of a worker that has not said them on the terminal."""
     culprit = end.culprits[0]
     log = logs.path_of(Path(config.logs), culprit)
     last = end.traceback.splitlines() or logs.tail(log, _LAST_LINES)
     if not last:
         return [f"  {culprit} wrote nothing to its log, {log}"]
-    title = "traceback" if end.traceback else f"last {_count(len(last), 'line')}"
+    title = "last words" if end.traceback else f"last {_count(len(last), 'line')}"
     return [f"  {culprit}'s {title}:", *(f"    {line}" for line in last), f"  Its whole log: {log}"]
 
 
@@ -61,5 +92,5 @@ def _servers(servers: Servers) -> tuple[str, str]:
     return _count(servers.count, "server"), pace
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str, plural: str | None = None) -> str:
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

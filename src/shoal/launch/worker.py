@@ -1,61 +1,72 @@
-"""A worker's or server's process: takes its cores, takes its seat, runs the user's script as `python script.py` would.
+"""A worker's or server's process: takes its cores, joins the run, runs the user's script as
+`python script.py` would.
 
-python -m shoal.launch.worker RUN_FOLDER MEMBER_ID CORE,CORE…|- [CANARY [TERMINAL_OUT,TERMINAL_ERR]]
+python -m shoal.launch.worker RUN_FOLDER MEMBER_ID CORE,CORE…|- DEATH_PIPE [TERMINAL_OUT,TERMINAL_ERR|- [PARENT]]
+
+With PARENT, the launcher's process id, it is a guest: nobody of this host would end it if its launcher were killed.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import os
-import random
 import runpy
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, TextIO, cast
 
-from shoal.cluster.member import exit_code
+from shoal.cluster import folders, stacks
+from shoal.cluster.exits import ENDED, INTERRUPTED, OUTSIDE, exit_code
 from shoal.config import RunConfig
-from shoal.errors import CutOff, Diverged, RunEnded, UsageError
-from shoal.launch import canary
+from shoal.errors import CutOff, Diverged, RaisedElsewhere, RunEnded, UsageError
+from shoal.launch import death_pipe, logs
 from shoal.launch.cores import settle_on
-from shoal.launch.report import CHIEF
+from shoal.launch.last_words import LastWords
+from shoal.launch.parents import Guest
+from shoal.launch.processes import let_interrupts_in
 from shoal.wire.keys import RunKey
 
 if TYPE_CHECKING:
     from io import TextIOWrapper
 
-    from shoal.cluster.member import Seat
+    from shoal.cluster.coordinator_link import CoordinatorLink
     from shoal.session import Session
-
-INTERRUPTED = 130  # what shells return for a command that Ctrl-C ended
-OUTSIDE = 76  # the run went on without this worker; another may come in its place
-ENDED = 75  # the run was over before this worker's script was
 
 
 def main(words: Sequence[str]) -> NoReturn:
-    folder, id, cores, *more = Path(words[0]), *words[1:]
-    settle = partial(settle_on, [int(core) for core in cores.split(",") if core != "-"])
-    if os.environ.get("KERAS_BACKEND") != "jax":  # only JAX's compiler would use more cores than one
+    folder, id, cores, pipe = Path(words[0]), *words[1:4]
+    terminal, parent = (*words[4:], *("-", "-")[len(words) - 4 :])
+    guest = Guest(int(parent), folder) if parent != "-" else None
+    settle = partial(settle_on, _numbers(cores))
+    config = RunConfig.load(folder)
+    if config.backend != "jax":  # only JAX's compiler would use more cores than one
         settle()
-    if more:
-        canary.keep(int(more[0]))
+    death_pipe.keep(int(pipe))
     faulthandler.enable(all_threads=False)  # a native crash leaves its Python stack among the log's last lines
+    stacks.answer(folder, id)
     for stream in (sys.stdout, sys.stderr):
         _flush_every_line(stream)
-    sys.exit(_work(RunConfig.load(folder), RunKey.load(folder / "key"), id, folder, _Terminal(*more[1:]), settle))
+    log = _Log(Path(config.logs) if config.logs else None, id)
+    code = _work(config, RunKey.load(folder / "key"), id, folder, _Terminal(_numbers(terminal)), log, settle)
+    if guest is not None:
+        guest.end()
+    sys.exit(code)
+
+
+def _numbers(text: str) -> list[int]:
+    """`3,4`, or `-` for none."""
+    return [int(number) for number in text.split(",") if number != "-"]
 
 
 class _Terminal:
     """Where the chief prints. The other workers print to their logs until one of them becomes the chief."""
 
-    def __init__(self, descriptors: str = "") -> None:
-        self._descriptors = [int(fd) for fd in descriptors.split(",") if fd]
-        for fd in self._descriptors:
+    def __init__(self, descriptors: list[int]) -> None:
+        self._descriptors = descriptors
+        for fd in descriptors:
             os.set_inheritable(fd, False)
 
     def take(self) -> None:
@@ -66,20 +77,35 @@ class _Terminal:
             os.close(fd)
 
 
+class _Log:
+    """Where a worker writes why its script ended: the launcher shows it once, however many workers say the same."""
+
+    def __init__(self, folder: Path | None, id: str) -> None:
+        self._folder = folder  # None: a guest, which says it where it prints
+        self._id = id
+
+    def write(self, text: str) -> None:
+        if self._folder is None or not logs.add(self._folder, self._id, text):
+            print(text, end="", file=sys.stderr)
+
+
 def _work(
-    config: RunConfig, key: RunKey, id: str, folder: Path, terminal: _Terminal, settle: Callable[[], None]
+    config: RunConfig, key: RunKey, id: str, folder: Path, terminal: _Terminal, log: _Log, settle: Callable[[], None]
 ) -> int:
-    """From taking the seat to giving it up. Returns the process's exit code."""
-    from shoal import session  # after the cores are set: it brings libraries that count them
+    """From joining the run to leaving it. Returns the process's exit code."""
+    # After the cores are set: these bring libraries that count them.
+    from shoal import session
+    from shoal.hook.patching.chance import leave_nothing_to_chance
 
     if config.workers > 1 or config.servers is not None:
-        _seed_alike(config.seed)
+        leave_nothing_to_chance(config.seed)
 
     try:
+        let_interrupts_in()
         run = session.start(config, key, id, folder, terminal.take, settle)
         signal.signal(signal.SIGTERM, lambda *_: run.drain("SIGTERM"))  # a notice: this machine is about to be taken
         try:
-            code = _run_script(config, run)
+            code = _run_script(config, run, folder, log)
             run.close(ok=code == 0)
         except BaseException:
             run.close(ok=False)
@@ -89,7 +115,7 @@ def _work(
         return OUTSIDE
     except RunEnded as ended:
         # The launcher says why on the terminal, which is the chief's standard error.
-        if id != CHIEF:
+        if id != logs.CHIEF:
             print(f"shoal: {id} stops: {ended}", file=sys.stderr)
         return ENDED
     except KeyboardInterrupt:
@@ -97,58 +123,50 @@ def _work(
     return code
 
 
-def _seed_alike(seed: int) -> None:
-    """A script that shuffles or splits its data without a seed must do it alike in all processes of a run."""
-    import numpy
-
-    random.seed(seed)
-    numpy.random.seed(seed)
-
-
-def _run_script(config: RunConfig, run: Session) -> int:
+def _run_script(config: RunConfig, run: Session, folder: Path, log: _Log) -> int:
     """Run it to its end; tell the run how it failed, if it did. Returns the exit code that Python would."""
     try:
         _execute(config)
-    except (RunEnded, KeyboardInterrupt):
+        run.check_script()
+    except RunEnded:
         raise
-    except SystemExit as exit:
-        if exit_code(exit) != 0:
-            if not isinstance(exit.code, int):
-                print(exit.code, file=sys.stderr)
-            _seat(run).fail(exit, "")
-        return exit_code(exit)
     except BaseException as error:
-        own = _below_the_launcher(error.__traceback__)
-        text = "".join(traceback.format_exception(type(error), error, own))
-        print(text, end="", file=sys.stderr)
-        # Who disagrees, and what can't be distributed, is found by all workers alike. One that is torn out of that
-        # when the first has left would otherwise go on alone.
-        _seat(run).fail(error, text, of_all=isinstance(error, Diverged | UsageError) and run.takes_part)
-        return 1
+        if isinstance(error, KeyboardInterrupt) and folders.was_interrupted(folder):
+            raise
+        _tell(error, config, run, log)
+        return exit_code(error)
     return 0
 
 
-def _seat(run: Session) -> Seat:
-    assert run.seat is not None, "a session that was started has a seat"
-    return run.seat
+def _tell(error: BaseException, config: RunConfig, run: Session, log: _Log) -> None:
+    words = LastWords.of(error, Path(config.script))
+    log.write(words.text)
+    # Who disagrees, and what can't be distributed, is found by all workers alike. One that is torn out of that when the
+    # first has left would otherwise go on alone. An error in the chief's own lines is the script's: whoever took the
+    # chief's place would come to it, too. So would those who do not catch what others have caught.
+    is_scripts = run.is_chief and run.is_in_script
+    found_by_all = isinstance(error, Diverged | UsageError | RaisedElsewhere) and run.takes_part
+    _coordinator_link(run).fail(error, words.text, words.where, of_all=is_scripts or found_by_all)
+
+
+def _coordinator_link(run: Session) -> CoordinatorLink:
+    assert run.coordinator_link is not None, "a session that was started has a link"
+    return run.coordinator_link
 
 
 def _execute(config: RunConfig) -> None:
+    """Returns when the script has come to a good end, be it by `sys.exit()`."""
     sys.argv = [config.script, *config.arguments]
-    if config.is_module:
-        sys.path.insert(0, os.getcwd())
-        runpy.run_module(config.script, run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, str(Path(config.script).parent))
-        runpy.run_path(config.script, run_name="__main__")
-
-
-def _below_the_launcher(frames: TracebackType | None) -> TracebackType | None:
-    """The traceback from the script's own first frame on."""
-    ours = (globals(), runpy.__dict__)
-    while frames is not None and any(frames.tb_frame.f_globals is known for known in ours):
-        frames = frames.tb_next
-    return frames
+    try:
+        if config.is_module:
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(config.script, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(config.script).parent))
+            runpy.run_path(config.script, run_name="__main__")
+    except SystemExit as exit:
+        if exit_code(exit) != 0:
+            raise
 
 
 def _flush_every_line(stream: TextIO) -> None:

@@ -19,12 +19,12 @@ import numpy as np
 
 from shoal.clock import Deadline
 from shoal.errors import BadFrame, WireError
-from shoal.store.chutes import Incoming, Laid, Outgoing, Return, Share
-from shoal.store.messages import (
+from shoal.store.decisions.saves import Copied, NotSaved, Save, ShardSaved
+from shoal.store.shared_blocks import Incoming, Laid, Outgoing, Return, Share
+from shoal.store.values.messages import (
     Anew,
     Checked,
     Confirmed,
-    Hello,
     Lacking,
     List,
     Listed,
@@ -33,23 +33,24 @@ from shoal.store.messages import (
     Pulled,
     Push,
     Pushed,
-    Refused,
-    Standing,
+    ReplicaStanding,
+    RequestRefused,
+    StoreHello,
     Supply,
     Transfer,
 )
-from shoal.store.saves import Copied, NotSaved, Save, Saved
-from shoal.store.tensors import Array, Shapes, landing
+from shoal.store.values.tensors import Array, Shapes, landing
 from shoal.wire.connection import Connection, connect
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 from shoal.wire.memory import SharedBlock, close_all
-from shoal.wire.messages import Codec, Message
+from shoal.wire.messages import Message, MessageCodec
+from shoal.wire.shortage import Shortage
 
 Landing = Callable[[str, Message], Shapes]  # peer, message -> what should come beside it
 
-CODEC = Codec(
-    Hello,
+CODEC = MessageCodec(
+    StoreHello,
     Share,
     Laid,
     Return,
@@ -61,16 +62,16 @@ CODEC = Codec(
     Listed,
     Lacking,
     Supply,
-    Standing,
+    ReplicaStanding,
     Order,
     Transfer,
     Confirmed,
     Checked,
     Anew,
-    Refused,
+    RequestRefused,
     Save,
     Copied,
-    Saved,
+    ShardSaved,
     NotSaved,
 )
 
@@ -86,13 +87,6 @@ class Linked:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """The connection to this peer is gone."""
-
-    peer: str
-
-
-@dataclass(frozen=True, slots=True)
 class Heard:
     """A message from a peer, with what came beside it."""
 
@@ -101,7 +95,7 @@ class Heard:
     arrays: Sequence[Array]
 
 
-Event = Linked | Lost | Heard
+Event = Linked | Heard
 
 
 class _Link:
@@ -174,7 +168,7 @@ class Links:
         self._send_returns()
         for ready, _ in self._selector.select(0.0 if self._events else seconds):
             ready.data()
-        self._take_dialled()
+        self._add_dialled()
         events, self._events = list(self._events), deque()
         return events
 
@@ -213,7 +207,7 @@ class Links:
             self._selector.unregister(connection)
             connection.close()
             return
-        if isinstance(message, Hello):
+        if isinstance(message, StoreHello):
             self._selector.unregister(connection)
             self._add(message.member, connection)
 
@@ -240,14 +234,14 @@ class Links:
             link.connection.flush()
             self._heed_room(link.connection)
             while (received := link.connection.try_receive_fds(place)) is not None:
-                self._take(peer, link, *received)
+                self._sort_out(peer, link, *received)
         except WireError:
             self._lose(peer)
 
-    def _take(self, peer: str, link: _Link, message: Message, fds: list[int]) -> None:
+    def _sort_out(self, peer: str, link: _Link, message: Message, fds: list[int]) -> None:
         match message:
             case Share() if len(fds) == 1:
-                link.incoming.take(message, fds.pop())
+                link.incoming.open_block(message, fds.pop())
             case Laid():
                 link.incoming.heed(message)
             case Return():
@@ -282,7 +276,6 @@ class Links:
         link = self._links.pop(peer)
         self._selector.unregister(link.connection)
         link.close()
-        self._events.append(Lost(peer))
         self._dial_missing()
 
     def _heed_room(self, connection: Connection) -> None:
@@ -298,7 +291,7 @@ class Links:
             if peer not in self._links and peer not in self._dialling:
                 self._dialling[peer] = _Dial(self._me, peer, address, self._key, self.poke)
 
-    def _take_dialled(self) -> None:
+    def _add_dialled(self) -> None:
         for peer, dial in list(self._dialling.items()):
             if dial.over or self._wanted.get(peer) != dial.address:
                 del self._dialling[peer]
@@ -334,11 +327,12 @@ class _Dial:
                 self.connection.close()
 
     def _try(self, me: str, peer: str, key: RunKey, on_over: Callable[[], None]) -> None:
+        shortage = Shortage(f"{me} can't connect to {peer}")
         while not self.is_forgotten():
             try:
-                connection = connect(self.address, key, CODEC, Deadline.after(_DIAL))
-                connection.send(Hello(me), deadline=Deadline.after(_DIAL))
-            except WireError:
+                connection = self._greeted(me, key)
+            except (WireError, OSError) as error:
+                shortage.tell(error)
                 time.sleep(_PAUSE)
                 continue
             with self._lock:
@@ -348,6 +342,15 @@ class _Dial:
                 else:
                     on_over()
             return
+
+    def _greeted(self, me: str, key: RunKey) -> Connection:
+        connection = connect(self.address, key, CODEC, Deadline.after(_DIAL))
+        try:
+            connection.send(StoreHello(me), deadline=Deadline.after(_DIAL))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def is_forgotten(self) -> bool:
         """Nobody wants it any more."""

@@ -14,28 +14,44 @@ from typing import NamedTuple
 
 import msgspec
 
-from shoal.cluster.member import Seat
-from shoal.store.batches import AVERAGES
-from shoal.store.codec import AbstractCodec, decode, travelling
-from shoal.store.ledger import Ledger
-from shoal.store.letters import FROM_DIRECTOR, TO_DIRECTOR, Closed, Placed, Serve
+from shoal.cluster.coordinator_link import CoordinatorLink
+from shoal.cluster.view import View
+from shoal.codecs.codec import AS_THEY_ARE, AbstractCodec
+from shoal.observe.phases import Phase
+from shoal.store.decisions.director_messages import FROM_DIRECTOR, TO_DIRECTOR, Serve, ShardsPlaced, TrainingClosed
+from shoal.store.decisions.placement import ShardView
+from shoal.store.decisions.replica import (
+    NOTHING,
+    ApplyUpdate,
+    Decision,
+    Digest,
+    Drop,
+    Give,
+    GoBack,
+    Load,
+    Replica,
+    ReportReplica,
+    TellMember,
+)
+from shoal.store.decisions.saves import Save, SaveQueue, ShardWriter
 from shoal.store.links import Heard, Linked, Links
-from shoal.store.messages import (
+from shoal.store.values.encoding import decode, travelling
+from shoal.store.values.ledger import Ledger, Provenance
+from shoal.store.values.messages import (
     Lacking,
     Listed,
     Order,
     Point,
     Pull,
     Pulled,
+    PullKind,
     Push,
     ShardMessage,
     Supply,
     Transfer,
 )
-from shoal.store.placement import ShardView
-from shoal.store.replica import NOTHING, Apply, Decision, Digest, Drop, Give, GoBack, Load, Replica, Report, Tell
-from shoal.store.saves import Desk, Save, Scribe
-from shoal.store.tensors import AnyShapes, Array, RowShapes, Shapes, Tensors
+from shoal.store.values.operations import Assignment, Batch
+from shoal.store.values.tensors import AnyShapes, Array, RowShapes, Shapes, ShardShapes, Tensors
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 from shoal.wire.messages import Message
@@ -44,7 +60,7 @@ _LOOK_AGAIN = 1.0  # seconds
 _ANSWERS_WITHIN = 1.0
 
 
-class Kept(NamedTuple):
+class KeptShard(NamedTuple):
     """A shard that a server has."""
 
     point: Point
@@ -58,25 +74,25 @@ class Server:
         self,
         me: str,
         call: int,
-        seat: Seat,
+        coordinator_link: CoordinatorLink,
         listener: Listener,
         key: RunKey,
         shapes: Sequence[AnyShapes],
         make: Callable[[int], Tensors],
         scales: bool = False,
-        kept: Mapping[int, Kept] = MappingProxyType({}),
-        codec: AbstractCodec | None = None,
-        scribe: Scribe | None = None,
+        kept: Mapping[int, KeptShard] = MappingProxyType({}),
+        codec: AbstractCodec = AS_THEY_ARE,
+        shard_writer: ShardWriter | None = None,
         ledger: Ledger = Ledger(),  # noqa: B008 (a value)
     ) -> None:
         """`make` makes a shard's tensors from the script's model. `scales`: stale updates count less.
 
-        `kept`: shards that this server has from trainings before this one. `scribe` writes checkpoints. `ledger`: what
-        a shard remembers that begins from a worker's weights.
+        `kept`: shards that this server has from trainings before this one. `shard_writer` writes checkpoints. `ledger`:
+        what a shard remembers that begins from a worker's weights.
         """
         self._me = me
         self._call = call
-        self._seat = seat
+        self._coordinator_link = coordinator_link
         self._shapes = shapes
         self._make = make
         self._scales = scales
@@ -85,19 +101,19 @@ class Server:
         points = {shard: about.point for shard, about in kept.items()}
         self._replicas = [Replica(shard, me, point=points.get(shard, NOTHING)) for shard in range(len(shapes))]
         self._lacking: dict[int, _Lack] = {}
-        self._letters: deque[bytes] = deque()
+        self._unread: deque[bytes] = deque()
         self._over: BaseException | None = None
         self._closed = False
         self._ledger = ledger
         self._links = Links(me, key, self._land, listener)
-        self._desk = Desk(self._replicas, self._of, scribe, self._links.post)
+        self._save_queue = SaveQueue(self._replicas, self._of, shard_writer, self._links.post)
         self.applied = 0  # updates, of all shards
-        seat.read_with(self)
+        coordinator_link.read_with(self)
 
-    def serve(self, say: Callable[[str, int], None] = lambda doing, step: None) -> None:
+    def serve(self, record: Callable[[Phase, str, int], None] = lambda phase, detail, step: None) -> None:
         """Until the training is over; raises what ended the run, if that comes first."""
-        self._seat.write(TO_DIRECTOR.encode(Serve(self._call)))
-        say("serving", 0)
+        self._coordinator_link.write(TO_DIRECTOR.encode(Serve(self._call)))
+        record(Phase.SERVING, "", 0)
         while not self._closed:
             before = self.applied
             for event in self._links.wait(_LOOK_AGAIN):
@@ -107,25 +123,28 @@ class Server:
                     case Linked(peer):
                         for replica in self._replicas:
                             self._perform(replica, replica.reconnected(peer))
-            self._read_letters()
+            self._read_all()
             self._ask_lacking()
-            self._desk.look(self._lacking)
+            self._save_queue.look(self._lacking)
             if self.applied != before:
-                say("serving", self.applied)
+                record(Phase.SERVING, "", self.applied)
 
-    def kept(self) -> dict[int, Kept]:
+    def kept(self) -> dict[int, KeptShard]:
         """All that it has, for trainings after this one."""
-        return {shard: Kept(self._replicas[shard].standing, tensors) for shard, tensors in self._tensors.items()}
+        return {shard: KeptShard(self._replicas[shard].standing, tensors) for shard, tensors in self._tensors.items()}
 
     def close(self) -> None:
-        self._seat.read_with(None)
+        self._coordinator_link.read_with(None)
         self._links.close()
 
-    # The seat's thread ------------------------------------------------------------------------------
+    # The thread of the link to the coordinator ------------------------------------------------------
 
     def read(self, content: bytes) -> None:
-        self._letters.append(content)
+        self._unread.append(content)
         self._links.poke()
+
+    def take(self, view: View) -> None:
+        pass  # the director tells what follows
 
     def over(self, why: BaseException) -> None:
         self._over = why
@@ -133,12 +152,12 @@ class Server:
 
     # What comes in ----------------------------------------------------------------------------------
 
-    def _read_letters(self) -> None:
+    def _read_all(self) -> None:
         if self._over is not None:
             raise self._over
-        while self._letters:
-            match FROM_DIRECTOR.decode(self._letters.popleft()):
-                case Placed(call, placement, _, addresses) if call == self._call:
+        while self._unread:
+            match FROM_DIRECTOR.decode(self._unread.popleft()):
+                case ShardsPlaced(call, placement, _, addresses) if call == self._call:
                     # One of two dials: the one that came later.
                     older = addresses if self._me not in addresses else _before(self._me, addresses)
                     self._links.dial({id: addresses[id] for id in older})
@@ -147,7 +166,7 @@ class Server:
                     for view in placement.views:
                         if self._me in view.holders:
                             self._of(view.shard)  # takes a while: before it is counted for any of them
-                case Closed(call) if call == self._call:
+                case TrainingClosed(call) if call == self._call:
                     self._closed = True
 
     def _take_view(self, view: ShardView) -> None:
@@ -169,6 +188,8 @@ class Server:
         match message:
             case Pull(rows=rows):
                 return shapes.asked(rows)
+            case Push(update=Provenance(Assignment())) | Order(update=Provenance(Assignment())):
+                return shapes.assigned if isinstance(shapes, ShardShapes) else ()
             case Push(rows=rows) | Order(rows=rows):
                 return travelling(self._codec, shapes, rows)
             case Supply():
@@ -180,7 +201,7 @@ class Server:
 
     def _hear(self, peer: str, message: Message, arrays: Sequence[Array]) -> None:
         if isinstance(message, Save) and all(0 <= shard < len(self._shapes) for shard in message.shards):
-            self._desk.hear(peer, message)
+            self._save_queue.hear(peer, message)
         if not isinstance(message, ShardMessage) or not 0 <= message.shard < len(self._shapes):
             return  # nobody who means well says that
         lack = self._lacking.get(message.shard)
@@ -223,18 +244,20 @@ class Server:
 
     def _act(self, replica: Replica, decision: Decision) -> None:
         match decision:
-            case Tell(to, message, beside):
+            case TellMember(to, message, beside):
                 self._links.post(to, message, beside if isinstance(beside, list) else ())
             case Give(to, message, asked):
                 self._give(to, message, asked if isinstance(asked, list) else [])
-            case Report(message):
-                self._seat.write(TO_DIRECTOR.encode(message))
-            case Apply(_, update, staleness, gradients):
+            case ReportReplica(message):
+                self._coordinator_link.write(TO_DIRECTOR.encode(message))
+            case ApplyUpdate(_, Provenance(Assignment()), _, weights):
+                assert isinstance(weights, list)
+                self._of(replica.shard).assign(weights)
+            case ApplyUpdate(_, Provenance(Batch(epoch), rate=rate), staleness, gradients):
                 assert isinstance(gradients, list)
-                if self._codec is not None:
-                    gradients = decode(self._codec, gradients, self._shapes[replica.shard])
+                gradients = decode(self._codec, gradients, self._shapes[replica.shard])
                 scale = 1.0 / (1 + staleness) if self._scales else 1.0
-                self._of(replica.shard).apply(update.batch.epoch, gradients, update.rate, scale)
+                self._of(replica.shard).apply(epoch, gradients, rate, scale)
                 self.applied += 1
             case Load(_, state):
                 assert isinstance(state, list)
@@ -258,8 +281,8 @@ class Server:
     def _give(self, to: str, message: Pulled | Transfer | Listed, asked: Sequence[Array]) -> None:
         tensors = self._of(message.shard)
         match message:
-            case Pulled(batch=batch):
-                given = tensors.averages() if batch.place == AVERAGES else tensors.weights(asked)
+            case Pulled(what=what):
+                given = tensors.averages() if what is PullKind.AVERAGES else tensors.weights(asked)
             case Transfer():
                 message, given = msgspec.structs.replace(message, rows=tensors.rows), tensors.state()
             case Listed(start=start):

@@ -3,48 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import msgspec
 
-from shoal.collectives.group import AbstractExchange, AbstractGroup, Company, Keeper, Result, prepare_bucket
+from shoal.codecs.codec import AS_THEY_ARE, AbstractCodec, refuse_unless_supported
+from shoal.collectives.group import (
+    AbstractExchange,
+    AbstractGroup,
+    Result,
+    StateKeeper,
+    VectorEncoding,
+    WorkerGroup,
+    prepare_bucket,
+)
 from shoal.collectives.layout import Vector
 from shoal.collectives.tree import cover
 from shoal.data.order import piece_bounds, pieces_of
-from shoal.errors import CannotDistribute, Diverged, UsageError
+from shoal.errors import Diverged, UsageError
+from shoal.strategies.abstract import AbstractStrategy, Told, Trainings
 from shoal.strategies.balance import Balance
 from shoal.strategies.notes import Note, check_agreement, decode, encode, stopped
 from shoal.strategies.partial_sums import PartialSums
 from shoal.strategies.schema import Array, Schema
-from shoal.strategies.scope import enter
+
+T = TypeVar("T")
 
 
-class AllReduce(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class AllReduce(AbstractStrategy):
     """Synchronous data parallelism.
 
     `pieces` is the number of equal parts that each batch is cut into. With `pieces` fixed, the weights are the
     same bits for any number of workers. None: as many as there are workers, or what `shoal run --pieces` says.
+    `compress` is the codec in whose form gradients travel. None: as they are, and so far nothing else is possible.
     """
 
     pieces: int | None = None
+    compress: AbstractCodec | None = None
 
     def __post_init__(self) -> None:
+        refuse_unless_supported("AllReduce", self.compress)
         if self.pieces is not None and self.pieces < 1:
             raise UsageError(
                 f"AllReduce(pieces={self.pieces}): expected at least 1 piece. Leave it out for one piece per worker."
             )
 
-    def scope(self) -> AbstractContextManager[AllReduce]:
-        """Models compiled inside train with this strategy, wherever `fit` is called."""
-        return enter(self)
+    @property
+    def codec(self) -> AbstractCodec:
+        return AS_THEY_ARE if self.compress is None else self.compress
+
+    def train(self, told: Told, trainings: Trainings[T]) -> T:
+        return trainings.together(self.pieces_for(told.pieces, told.workers), self.fixes_pieces(told.pieces))
 
     def fixes_pieces(self, told: int | None) -> bool:
         """Whether the user said how many pieces; otherwise they may become more while training goes on."""
         return (self.pieces or told) is not None
 
     def pieces_for(self, told: int | None, workers: int) -> int:
-        """How many pieces a run with this many workers uses; `told` is the command line's word."""
         pieces = self.pieces or told or workers
         if pieces < workers:
             raise UsageError(
@@ -84,36 +101,66 @@ class StepTask(Protocol):
         """Asked after the last piece. With `stop` set, nothing is computed."""
 
 
+class Division:
+    """How the batches of a fit are divided: into how many pieces, and who computes which. The same on all members.
+
+    Who is slow gets fewer pieces, as far as `balance` knows; that changes who computes what, never the sum.
+    """
+
+    def __init__(self, pieces: int) -> None:
+        self.pieces = pieces
+        self.balance = Balance.start()
+
+    def learn(self, parts: Sequence[Exchanged]) -> None:
+        """From a step, of all its parts. Everyone learns the same from the same notes."""
+        shared = parts[0].shared
+        if any(part.shared != shared for part in parts) or stopped(parts[0].notes):
+            return  # somebody was lost in the middle of it, or it did not count
+        held = tuple(range(start, stop) for start, stop in shared.held)
+        seconds = tuple(sum(note.seconds for note in notes) for notes in zip(*(p.notes for p in parts), strict=True))
+        self.balance = self.balance.observe(shared.members, held, seconds, shared.size)
+
+    def rows(self, size: int, members: tuple[str, ...]) -> Sequence[range]:
+        """The rows of a batch of `size` samples that each rank computes."""
+        pieces = pieces_of(size, self.pieces)
+        bounds = piece_bounds(size, pieces)
+        held = self.balance.shares(pieces, members)
+        return [range(bounds[share.start], bounds[share.stop]) for share in held]
+
+
 class Reduction:
-    """The exchanges of one fit or evaluate: who computes which pieces, and their sum along the piece tree.
+    """The exchanges of one kind of a fit or evaluate: the sum of what pieces give, along the piece tree.
 
     `what` names what all must have the same schema for; None within an act, where nothing else may be agreed upon.
-    Who is slow gets fewer pieces, as far as `balance` knows; that changes who computes what, never the sum.
     """
 
     def __init__(
         self,
-        company: Company,
+        worker_group: WorkerGroup,
         schema: Schema,
-        pieces: int,
+        division: Division,
         what: str | None,
         on_reopen: Callable[[], None] = lambda: None,
+        codec: AbstractCodec = AS_THEY_ARE,
     ) -> None:
-        self._company = company
+        """`codec`: in whose form the schema's gradients travel."""
+        self._worker_group = worker_group
         self._schema = schema
-        self.pieces = pieces
-        self.balance = Balance.start()
+        self._division = division
         self._sums = PartialSums(schema)
         self._slots = 0
         self._group: AbstractGroup | None = None  # on which the exchange was opened
         self._exchange: AbstractExchange | None = None
         self._on_reopen = on_reopen
-        if what is not None and not company.is_late:
+        self._encoding = None
+        if not codec.is_identity:
+            self._encoding = VectorEncoding(codec, schema.layout, schema.gradients)
+        if what is not None and not worker_group.is_late:
             self._check_same_schema(what)
 
     def prepare(self) -> None:
         """For a newcomer: takes the memory that it will need, so that nobody waits for that later."""
-        if self._company.shares_memory:
+        if self._worker_group.shares_memory and self._encoding is None:
             prepare_bucket(self._schema.layout)
 
     def step(
@@ -121,7 +168,7 @@ class Reduction:
         what: str,
         task: StepTask,
         stops: bool = False,
-        keeper: Keeper | None = None,
+        keeper: StateKeeper | None = None,
         admit: Sequence[str] = (),
         leavers: Sequence[str] = (),
     ) -> Exchanged | None:
@@ -131,10 +178,10 @@ class Reduction:
         """
 
         def act(group: AbstractGroup) -> Result:
-            size = task.take(lambda batch: self._rows(group, batch), group)
+            size = task.take(lambda batch: self._division.rows(batch, group.members), group)
             if size is None:
                 return Result([], [])
-            pieces = pieces_of(size, self.pieces)
+            pieces = pieces_of(size, self._division.pieces)
             bounds = piece_bounds(size, pieces)
 
             def weighted(piece: int) -> tuple[Sequence[Array], float]:
@@ -143,12 +190,10 @@ class Reduction:
 
             return self.reduce(group, what, pieces, None if stops else weighted, task.note, size)
 
-        result = self._company.commit(act, keeper, admit, leavers)
+        result = self._worker_group.commit(act, keeper, admit, leavers)
         if not result.values:
             return None
-        exchanged = self.exchanged(result)
-        self._learn(exchanged)
-        return exchanged
+        return self.exchanged(result)
 
     def reduce(
         self,
@@ -160,7 +205,7 @@ class Reduction:
         size: int = 0,
     ) -> Result:
         """Within an act: sums the weighted arrays of `pieces` pieces, of which this worker computes its share."""
-        held = self.balance.shares(pieces, group.members)
+        held = self._division.balance.shares(pieces, group.members)
         exchange = self._open(group, max(1, *(len(cover(pieces, share)) for share in held)))
         mine = held[group.rank]
         if weighted is None:
@@ -192,38 +237,14 @@ class Reduction:
         if self._exchange is None or self._group is not group or slots > self._slots:
             self._on_reopen()
             self.close()
-            self._exchange = group.open(self._schema.layout, slots)
+            self._exchange = group.open(self._schema.layout, slots, self._encoding)
             self._group, self._slots = group, slots
         return self._exchange
 
-    def _learn(self, exchanged: Exchanged) -> None:
-        """Everyone learns the same from the same notes."""
-        shared, notes = exchanged.shared, exchanged.notes
-        if not stopped(notes):
-            held = tuple(range(start, stop) for start, stop in shared.held)
-            seconds = tuple(note.seconds for note in notes)
-            self.balance = self.balance.observe(shared.members, held, seconds, shared.size)
-
-    def _rows(self, group: AbstractGroup, size: int) -> Sequence[range]:
-        """The rows of a batch of `size` samples that each rank computes."""
-        pieces = pieces_of(size, self.pieces)
-        bounds = piece_bounds(size, pieces)
-        held = self.balance.shares(pieces, group.members)
-        return [range(bounds[share.start], bounds[share.stop]) for share in held]
-
     def _check_same_schema(self, what: str) -> None:
-        odd = self._company.gather(f"{what}: what is exchanged", self._schema.fingerprint()).unlike_chiefs()
+        odd = self._worker_group.gather(f"{what}: what is exchanged", self._schema.fingerprint()).unlike_chiefs()
         if odd:
             raise Diverged(
                 f"{what}: the model of {', '.join(odd)} has other variables, metrics or logs than the chief's. Every "
                 "worker must build the same model: do not make it depend on the rank."
             )
-
-
-def check_batch(batch_size: int, pieces: int) -> None:
-    """Raises when a whole batch could not give every piece a sample."""
-    if pieces > batch_size:
-        raise CannotDistribute(
-            f"{pieces} pieces need at least {pieces} samples in a batch; this batch has {batch_size}. "
-            f"Use a batch_size of at least {pieces}, or fewer pieces."
-        )

@@ -47,7 +47,7 @@ GOOD = 0.92  # efficiency with which `suggest_pieces` is content
 AIM = 0.95  # efficiency that it looks for when it is not
 
 
-class Pace(msgspec.Struct, frozen=True):
+class WorkerPace(msgspec.Struct, frozen=True):
     """What is known of one member. Only the ratios of members' paces have a meaning."""
 
     pace: float = 1.0  # time per sample, as believed now
@@ -60,7 +60,7 @@ class Pace(msgspec.Struct, frozen=True):
 class Balance(msgspec.Struct, frozen=True):
     """The members' paces: a value that all members hold alike. A newcomer gets it from any of them."""
 
-    paces: dict[str, Pace] = {}
+    paces: dict[str, WorkerPace] = {}
 
     @classmethod
     def start(cls) -> Balance:
@@ -107,10 +107,12 @@ class Balance(msgspec.Struct, frozen=True):
         paces = [known[member].pace for member in members]
         return _ideal(pieces, paces) / _shortest(pieces, paces)[1]
 
-    def _known(self, members: tuple[str, ...]) -> dict[str, Pace]:
+    def _known(self, members: tuple[str, ...]) -> dict[str, WorkerPace]:
         """The members' paces in the order of ranks. A newcomer has the mean speed of those who are known."""
         here = [self.paces[member] for member in members if member in self.paces]
-        newcomer = Pace(_average([p.pace for p in here]), _average([p.used for p in here])) if here else Pace()
+        newcomer = (
+            WorkerPace(_average([p.pace for p in here]), _average([p.used for p in here])) if here else WorkerPace()
+        )
         return {member: self.paces.get(member, newcomer) for member in members}
 
 
@@ -136,12 +138,12 @@ def suggest_pieces(balance: Balance, pieces: int, members: tuple[str, ...], size
     return best
 
 
-def _seen(pace: Pace, off: float) -> Pace:
+def _seen(pace: WorkerPace, off: float) -> WorkerPace:
     noise = pace.noise + (min(abs(off - 1.0), LOUDEST) - pace.noise) / MEMORY
     return msgspec.structs.replace(pace, recent=(*pace.recent, off)[-WINDOW:], noise=noise)
 
 
-def _concluded(seen: dict[str, Pace]) -> dict[str, Pace]:
+def _concluded(seen: dict[str, WorkerPace]) -> dict[str, WorkerPace]:
     """Takes the last steps into the paces: at once where somebody changed, else a little."""
     off = {member: _median(pace.recent) if len(pace.recent) >= ENOUGH else 1.0 for member, pace in seen.items()}
     part = ALONG if any(_is_off(off[member], _no_noise(pace)) for member, pace in seen.items()) else 1.0
@@ -153,12 +155,12 @@ def _concluded(seen: dict[str, Pace]) -> dict[str, Pace]:
     }
 
 
-def _no_noise(pace: Pace) -> float:
+def _no_noise(pace: WorkerPace) -> float:
     """By which part the middle of the last steps must be off to mean a change."""
     return max(CHANGE, CHANGE_NOISE * pace.noise)
 
 
-def _changed(pace: Pace, middle: float, part: float) -> Pace:
+def _changed(pace: WorkerPace, middle: float, part: float) -> WorkerPace:
     """The pace of a member that has become slower or faster: only the steps that say so count from now on."""
     since = [off for off in pace.recent if _is_off(off, part) and (off > 1.0) == (middle > 1.0)]
     middle = _median(since)
@@ -166,15 +168,15 @@ def _changed(pace: Pace, middle: float, part: float) -> Pace:
     return msgspec.structs.replace(pace, pace=pace.pace * middle, recent=recent, steps=len(recent))
 
 
-def _moved(pace: Pace, by: float, steps: int = MEMORY) -> Pace:
+def _moved(pace: WorkerPace, by: float, steps: int = MEMORY) -> WorkerPace:
     return msgspec.structs.replace(pace, pace=pace.pace * (1.0 + by), steps=steps)
 
 
-def _scaled(pace: Pace, average: float) -> Pace:
+def _scaled(pace: WorkerPace, average: float) -> WorkerPace:
     return msgspec.structs.replace(pace, pace=min(max(pace.pace / average, 1 / FURTHEST), FURTHEST))
 
 
-def _adopted(pieces: int, known: dict[str, Pace]) -> dict[str, Pace]:
+def _adopted(pieces: int, known: dict[str, WorkerPace]) -> dict[str, WorkerPace]:
     """Makes the shares follow what is believed, if a step of this many pieces takes too long by the margin."""
     paces = tuple(pace.pace for pace in known.values())
     now = _slowest(_shares(pieces, tuple(pace.used for pace in known.values())), paces)

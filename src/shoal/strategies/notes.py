@@ -14,7 +14,7 @@ import msgspec
 from shoal.errors import Diverged
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True):
+class WrittenPart(msgspec.Struct, frozen=True, array_like=True):
     """What became of a worker's part of a checkpoint."""
 
     step: int
@@ -34,8 +34,11 @@ class Note(msgspec.Struct, frozen=True, array_like=True):
     weights: int | None = None  # fingerprint of its weights before this step
     candidates: tuple[str, ...] = ()  # newcomers that it has heard of
     checkpoint: bool = False  # one is due after this step
-    part: Part | None = None  # of the last checkpoint
-    leaves: bool = False  # it gives up its seat after this step
+    part: WrittenPart | None = None  # of the last checkpoint
+    leaves: bool = False  # it leaves the run after this step
+    data: bytes = b""  # in steps that a script takes one by one: a digest of the batch that it gave
+    last: bool = False  # the chief, in a loop of a script's own: there is no batch after this one
+    ranked: bool = False  # its script has asked for its rank: its data may depend on that
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -62,7 +65,7 @@ def newcomers(notes: Sequence[Note]) -> tuple[str, ...]:
 
 
 def leavers(members: Sequence[str], notes: Sequence[Note]) -> tuple[str, ...]:
-    """Those who give up their seats after this step."""
+    """Those who give up their links to the coordinator after this step."""
     return tuple(member for member, note in zip(members, notes, strict=True) if note.leaves)
 
 
@@ -84,8 +87,7 @@ def check_agreement(members: Sequence[str], notes: Sequence[Note]) -> None:
     odd = [member for member, value in zip(members, prints, strict=True) if value != common]
     raise Diverged(
         f"the weights of {', '.join(odd)} differ from the others' before step {notes[0].step}: "
-        f"{len(prints) - len(odd)} of {len(prints)} workers agree. All workers apply the same update, so "
-        "something else changed a weight there: a callback or code that runs on some workers only, a "
-        "non-deterministic operation, or faulty memory. Restart the run; if it comes back on the same machine, "
-        "suspect that machine."
+        f"{len(prints) - len(odd)} of {len(prints)} workers agree. Something other than the update changed a weight: "
+        "a callback or code that runs on some workers only, a non-deterministic operation, or faulty memory. Restart "
+        "the run; if it comes back on the same machine, suspect that machine."
     )

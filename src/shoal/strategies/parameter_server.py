@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
+from shoal.codecs.codec import AS_THEY_ARE, AbstractCodec, refuse_unless_supported
 from shoal.config import Servers
 from shoal.errors import UsageError
-from shoal.strategies.scope import enter
+from shoal.strategies.abstract import AbstractStrategy, Told, Trainings
+from shoal.strategies.allreduce import AllReduce
+
+T = TypeVar("T")
 
 
-class ParameterServer(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class ParameterServer(AbstractStrategy):
     """Data parallelism in which no worker waits for another longer than `staleness` demands.
 
     `staleness` is the number of another worker's updates that the weights of an update may lack: 0 is synchronous,
     float("inf") sets no bound. `replicas` is the number of servers that hold each part of the weights. None: what
     `shoal run` says. With `scale_by_staleness`, an update's learning rate is divided by 1 + its staleness.
+    `compress` is the codec in whose form gradients travel. None: as they are, and so far nothing else is possible.
     """
 
     staleness: float | None = None
     replicas: int | None = None
     scale_by_staleness: bool = False
+    compress: AbstractCodec | None = None
 
     def __post_init__(self) -> None:
+        refuse_unless_supported("ParameterServer", self.compress)
         if self.staleness is not None and not _is_bound(self.staleness):
             raise UsageError(
                 f"ParameterServer(staleness={self.staleness}): expected 0, a number of updates, or float('inf') for "
@@ -36,9 +45,20 @@ class ParameterServer(msgspec.Struct, frozen=True):
                 "`shoal run --replicas` says."
             )
 
-    def scope(self) -> AbstractContextManager[ParameterServer]:
-        """Models compiled inside train with this strategy, wherever `fit` is called."""
-        return enter(self)
+    def pieces_for(self, told: int | None, workers: int) -> int:
+        return AllReduce().pieces_for(told, workers)
+
+    @property
+    def codec(self) -> AbstractCodec:
+        return AS_THEY_ARE if self.compress is None else self.compress
+
+    def train(self, told: Told, trainings: Trainings[T]) -> T:
+        servers = self.servers_for(told.servers)
+        if servers.staleness != 0:
+            return trainings.at_own_pace(servers, self.scale_by_staleness)
+        in_step = AllReduce()
+        pieces, fixed = in_step.pieces_for(told.pieces, told.workers), in_step.fixes_pieces(told.pieces)
+        return trainings.together_on_servers(pieces, fixed, servers)
 
     def servers_for(self, told: Servers | None) -> Servers:
         """The run's servers as this strategy uses them; `told` is the command line's word on them."""

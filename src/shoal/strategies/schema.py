@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from shoal.collectives.layout import Layout, Vector
+from shoal.collectives.layout import PieceRun, Vector, VectorLayout
 
 Array = np.ndarray[Any, Any]
 
@@ -54,7 +54,8 @@ class Entry(msgspec.Struct, frozen=True):
 class Schema:
     """The entries of an exchange in their fixed order, each at its aligned place."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[Entry], gradients: int = 0) -> None:
+        """So many of the first entries are gradients."""
         self.entries = tuple(entries)
         ends = {"f32": 0, "f64": 0, "i64": 0}
         places = []
@@ -64,7 +65,10 @@ class Schema:
             places.append((entry.section, start, start + entry.size))
             ends[entry.section] = start + entry.size
         self.places = tuple(places)
-        self.layout = Layout(**ends)
+        self.layout = VectorLayout(**ends)
+        self.gradients = tuple(
+            PieceRun(Vector._fields.index(section), start, stop) for section, start, stop in places[:gradients]
+        )
 
     def fingerprint(self) -> bytes:
         """Equal on workers that exchange the same entries in the same order."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from shoal.strategies.allreduce import AllReduce
-    from shoal.strategies.parameter_server import ParameterServer
+    from shoal.strategies.abstract import AbstractStrategy
 
-Strategy: TypeAlias = "AllReduce | ParameterServer"
-S = TypeVar("S", bound=Strategy)
+S = TypeVar("S", bound="AbstractStrategy")
 
-_entered: list[Strategy] = []
+_entered: list[AbstractStrategy] = []
 
 
 @contextlib.contextmanager
@@ -26,6 +24,6 @@ def enter(strategy: S) -> Iterator[S]:
         _entered.pop()
 
 
-def entered() -> Strategy | None:
+def entered() -> AbstractStrategy | None:
     """The strategy of the innermost scope that is open now."""
     return _entered[-1] if _entered else None

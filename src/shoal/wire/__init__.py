@@ -10,25 +10,25 @@ without.
 
 from shoal.wire.certificates import Pin, RunCertificate
 from shoal.wire.connection import Connection, connect
+from shoal.wire.join_token import JoinToken
 from shoal.wire.keys import Handshake, RunKey
 from shoal.wire.listener import Listener
-from shoal.wire.messages import Codec, Message
-from shoal.wire.tickets import Ticket
-from shoal.wire.transfer import Receive, Send, await_any, transfer
+from shoal.wire.messages import Message, MessageCodec
+from shoal.wire.transfer import Receive, Sending, await_any, transfer
 from shoal.wire.wakeup import Wakeup
 
 __all__ = [
-    "Codec",
     "Connection",
     "Handshake",
+    "JoinToken",
     "Listener",
     "Message",
+    "MessageCodec",
     "Pin",
     "Receive",
     "RunCertificate",
     "RunKey",
-    "Send",
-    "Ticket",
+    "Sending",
     "Wakeup",
     "await_any",
     "connect",

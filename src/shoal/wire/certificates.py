@@ -1,8 +1,8 @@
 """A run's certificate: what a listener between hosts shows, and the pin by which the others know it.
 
 It is signed by itself and names no host: who connects compares its SHA-256 with a pin that came on a trusted way (a
-ticket, or an address that a proven member announced). Authorities, names and dates decide nothing, so neither a wrong
-clock nor somebody's root certificate can let a stranger in or keep a member out.
+join token, or an address that a proven member announced). Authorities, names and dates decide nothing, so neither a
+wrong clock nor somebody's root certificate can let a stranger in or keep a member out.
 """
 
 from __future__ import annotations

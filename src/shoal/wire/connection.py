@@ -23,7 +23,7 @@ from shoal.errors import BadFrame, PeerClosed, PeerTimeout, Refused, UsageError,
 from shoal.wire import addresses, frames
 from shoal.wire.certificates import Pin
 from shoal.wire.keys import Handshake, RunKey
-from shoal.wire.messages import Codec, Message
+from shoal.wire.messages import Message, MessageCodec
 from shoal.wire.waits import READABLE, WRITABLE, wait
 from shoal.wire.wakeup import Wakeup
 
@@ -44,7 +44,7 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(frames.MAX_DESCRIPTORS * array.array("i").i
 class Connection:
     """A stream of frames to one peer, whose name appears in every error."""
 
-    def __init__(self, channel: socket.socket | TlsChannel, codec: Codec, peer: str) -> None:
+    def __init__(self, channel: socket.socket | TlsChannel, codec: MessageCodec, peer: str) -> None:
         self._tls: TlsChannel | None = None
         self._unix: socket.socket | None = None  # what descriptors can travel over
         if not isinstance(channel, socket.socket):
@@ -350,7 +350,12 @@ class _Bulk:
 
 
 def connect(
-    address: str, key: RunKey, codec: Codec, deadline: Deadline, wake: Wakeup | None = None, pin: Pin | None = None
+    address: str,
+    key: RunKey,
+    codec: MessageCodec,
+    deadline: Deadline,
+    wake: Wakeup | None = None,
+    pin: Pin | None = None,
 ) -> Connection:
     """Connect and prove the run's key both ways.
 

@@ -65,7 +65,7 @@ class RunKey:
         return cls(path.read_bytes())
 
     def hex(self) -> str:
-        """The secret itself, for a ticket. It belongs in no log, no command line and no environment."""
+        """The secret itself, for a join token. It belongs in no log, no command line and no environment."""
         return self._secret.hex()
 
     def proof(self, label: bytes, *parts: bytes) -> bytes:

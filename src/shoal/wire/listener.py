@@ -11,7 +11,9 @@ import errno
 import os
 import select
 import socket
+import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from shoal.clock import Clock, Deadline, SystemClock
@@ -20,8 +22,8 @@ from shoal.wire import addresses
 from shoal.wire.certificates import RunCertificate
 from shoal.wire.connection import Connection
 from shoal.wire.keys import Handshake, RunKey
-from shoal.wire.messages import Codec
-from shoal.wire.waits import READABLE, wait
+from shoal.wire.messages import MessageCodec
+from shoal.wire.waits import READABLE, wait_any
 from shoal.wire.wakeup import Wakeup
 
 if TYPE_CHECKING:
@@ -49,36 +51,63 @@ class Listener:
         self._gate = _Gate(key)
         if isinstance(where, addresses.TlsAddress):
             self._gate = _tls_gate(key, where, certificate)
-        self._path = where.path if isinstance(where, addresses.UnixAddress) else None
-        self._sock = _bind(where)
-        bound = _bound(where, self._sock, certificate)
+        self._unix = where if isinstance(where, addresses.UnixAddress) else None
+        self._lock = threading.Lock()  # against `restore` while it is closed
+        sock = _bind(where)
+        self._socks = {sock.fileno(): sock}
+        bound = _bound(where, sock, certificate)
         self.address = str(bound)  # for others to connect to; with the pin, where there is a certificate
         self._name = bound.place if isinstance(bound, addresses.TlsAddress) else self.address
         # One epoll over the socket and all strangers: the whole listener is one descriptor to a selector.
         self._epoll = select.epoll()
-        self._epoll.register(self._sock, select.EPOLLIN)
+        self._epoll.register(sock, select.EPOLLIN)
 
     def fileno(self) -> int:
         """Readable when `poll_accept` has something to do."""
         return self._epoll.fileno()
 
-    def accept(self, codec: Codec, deadline: Deadline, wake: Wakeup | None = None) -> Connection:
-        """The next peer that proves the key; PeerTimeout if none does before the deadline."""
-        while True:
-            self._progress()
-            if self._proven:
-                return self._connection(codec)
-            if not wait(self.fileno(), READABLE, deadline, wake):
-                raise PeerTimeout(("a peer",), f"nobody with this run's key connected to {self._name} in time")
+    @property
+    def name(self) -> str:
+        """Where it listens, to speak about."""
+        return self._name
 
-    def poll_accept(self, codec: Codec) -> list[Connection]:
+    def accept(self, codec: MessageCodec, deadline: Deadline, wake: Wakeup | None = None) -> Connection:
+        """The next peer that proves the key; PeerTimeout if none does before the deadline."""
+        return accept_any([self], codec, deadline, wake)
+
+    def try_accept(self, codec: MessageCodec) -> Connection | None:
+        """One who has proven the key by now, if anybody has. Never waits."""
+        self._progress()
+        return self._connection(codec) if self._proven else None
+
+    def poll_accept(self, codec: MessageCodec) -> list[Connection]:
         """Whoever has proven the key by now. Never waits."""
         self._progress()
         return [self._connection(codec) for _ in range(len(self._proven))]
 
+    def restore(self) -> bool:
+        """Listen anew if somebody has removed the socket's path and there is a folder for it. Whether it does.
+
+        May be called from any thread. Who has connected before stays.
+        """
+        if self._unix is None or os.path.lexists(self._unix.path):
+            return False
+        with self._lock:
+            if not self._socks:
+                return False
+            try:
+                sock = _bind(self._unix)
+            except UsageError:
+                return False
+            self._socks[sock.fileno()] = sock
+            self._epoll.register(sock, select.EPOLLIN)
+            return True
+
     def close(self) -> None:
         """Stop listening, hang up on strangers, remove the socket's path. Calling it again does nothing."""
-        if self._sock.fileno() < 0:
+        with self._lock:
+            socks, self._socks = self._socks, {}
+        if not socks:
             return
         for stranger in self._strangers.values():
             stranger.channel.close()
@@ -86,28 +115,29 @@ class Listener:
         while self._proven:
             self._proven.popleft().close()
         self._epoll.close()
-        self._sock.close()
-        if self._path:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
+        for sock in socks.values():
+            sock.close()
+        if self._unix is not None:
+            with contextlib.suppress(OSError):  # it is gone, or the folder is not what it was
+                os.unlink(self._unix.path)
 
-    def _connection(self, codec: Codec) -> Connection:
+    def _connection(self, codec: MessageCodec) -> Connection:
         return Connection(self._proven.popleft(), codec, f"a peer at {self._name}")
 
     def _progress(self) -> None:
         for fd, _ in self._epoll.poll(0):
-            if fd == self._sock.fileno():
-                self._welcome_strangers()
+            if fd in self._socks:
+                self._welcome_strangers(self._socks[fd])
             elif fd in self._strangers:
                 self._hear(fd)
         now = self._clock.now()
         for fd in [fd for fd, stranger in self._strangers.items() if stranger.until <= now]:
             self._hang_up(fd)
 
-    def _welcome_strangers(self) -> None:
+    def _welcome_strangers(self, listening: socket.socket) -> None:
         for _ in range(_BACKLOG):  # a crowd that never ends must not keep us here
             try:
-                sock, _ = self._sock.accept()
+                sock, _ = listening.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -143,6 +173,19 @@ class Listener:
     def _hang_up(self, fd: int) -> None:
         self._epoll.unregister(fd)
         self._strangers.pop(fd).channel.close()
+
+
+def accept_any(
+    listeners: Sequence[Listener], codec: MessageCodec, deadline: Deadline, wake: Wakeup | None = None
+) -> Connection:
+    """The next peer that proves the key to any of the listeners; PeerTimeout if none does before the deadline."""
+    while True:
+        for listener in listeners:
+            if (connection := listener.try_accept(codec)) is not None:
+                return connection
+        if not wait_any([listener.fileno() for listener in listeners], READABLE, deadline, wake):
+            where = " or ".join(listener.name for listener in listeners)
+            raise PeerTimeout(("a peer",), f"nobody with this run's key connected to {where} in time")
 
 
 class _Gate(NamedTuple):

@@ -7,13 +7,12 @@ import errno
 import fcntl
 import mmap
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from shoal.errors import BadFrame, NoSpace
+from shoal.wire.available import available_memory
 
 _SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _F_SEAL_FUTURE_WRITE = 0x0010  # linux/fcntl.h; not in every Python's fcntl
@@ -51,7 +50,7 @@ class SharedBlock:
         except OSError as error:
             os.close(fd)
             if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
-                raise _no_space(name, nbytes, available(), error.strerror or str(error)) from error
+                raise _no_space(name, nbytes, available_memory(), error.strerror or str(error)) from error
             raise
         return block
 
@@ -96,21 +95,11 @@ def close_all(fds: list[int]) -> None:
         os.close(fds.pop())
 
 
-def available() -> int:
-    """Bytes that this process may still get: the machine's, or its control group's, whichever is less."""
-    free: int = psutil.virtual_memory().available
-    group = Path("/sys/fs/cgroup")
-    with contextlib.suppress(OSError, ValueError):
-        limit = int((group / "memory.max").read_text())
-        free = min(free, limit - int((group / "memory.current").read_text()))
-    return max(free, 0)
-
-
 def _check_space(name: str, nbytes: int) -> None:
     """Refuse what can't fit before asking the kernel: it would rather kill a process than say no."""
     if nbytes <= 0:
         raise ValueError(f"a shared block needs at least 1 byte, not {nbytes}")
-    free = available()
+    free = available_memory()
     if nbytes > free:
         raise _no_space(name, nbytes, free, "more than there is")
 

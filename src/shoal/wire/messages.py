@@ -16,7 +16,7 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     """Base of all that is said on a connection. A subclass's docstring says who says it, and its promise."""
 
 
-class Codec:
+class MessageCodec:
     """Bytes to messages and back, for one closed set of message types."""
 
     def __init__(self, *types: type[Message]) -> None:

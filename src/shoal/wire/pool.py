@@ -17,7 +17,8 @@ import threading
 from collections.abc import Collection, Sequence
 
 from shoal.errors import NoSpace
-from shoal.wire.memory import SharedBlock, available
+from shoal.wire.available import available_memory
+from shoal.wire.memory import SharedBlock
 
 _LATER = 1.0  # seconds
 
@@ -72,7 +73,7 @@ class BlockPool:
             if self._preparing is not None and self._preparing.nbytes == nbytes:
                 return
             before, self._preparing = self._preparing, None
-            if nbytes <= available() // 4:  # a spare must not be what leads to the lack
+            if nbytes <= available_memory() // 4:  # a spare must not be what leads to the lack
                 self._preparing = _Preparing(nbytes, self._later)
                 self._preparing.start()
         if before is not None:

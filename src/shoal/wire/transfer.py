@@ -41,7 +41,7 @@ def await_any(
     return [reading[fd] for fd, events in ready if fd in reading and events & ~WRITABLE]
 
 
-class Send(NamedTuple):
+class Sending(NamedTuple):
     """One frame to send."""
 
     connection: Connection
@@ -57,7 +57,7 @@ class Receive(NamedTuple):
 
 
 def transfer(
-    sends: Sequence[Send],
+    sends: Sequence[Sending],
     receives: Sequence[Receive],
     deadline: Deadline,
     wake: Wakeup | None = None,

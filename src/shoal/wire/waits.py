@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import select
+from collections.abc import Sequence
 
 from shoal.clock import Deadline
 from shoal.wire.wakeup import Wakeup
@@ -19,8 +20,14 @@ def milliseconds(deadline: Deadline) -> int:
 
 def wait(fd: int, events: int, deadline: Deadline, wake: Wakeup | None = None) -> bool:
     """True once `fd` is ready, False once the deadline has passed; raises the wakeup's reason if set."""
+    return wait_any((fd,), events, deadline, wake)
+
+
+def wait_any(fds: Sequence[int], events: int, deadline: Deadline, wake: Wakeup | None = None) -> bool:
+    """The same for several: True once one of them is ready."""
     poll = select.poll()
-    poll.register(fd, events)
+    for fd in fds:
+        poll.register(fd, events)
     if wake is not None:
         wake.check()
         poll.register(wake.fileno(), READABLE)
@@ -28,7 +35,7 @@ def wait(fd: int, events: int, deadline: Deadline, wake: Wakeup | None = None) -
         ready = poll.poll(milliseconds(deadline))
         if wake is not None:
             wake.check()
-        if any(which == fd for which, _ in ready):
+        if any(which in fds for which, _ in ready):
             return True
         if deadline.passed():
             return False

@@ -10,9 +10,10 @@ class Wakeup:
     """An eventfd with a reason. Set once, it stays set; any thread may set it, any thread may wait on it."""
 
     def __init__(self) -> None:
-        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._reason: BaseException | None = None
         self._lock = threading.Lock()
+        self._fd = -1  # if there is none left
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def set(self, reason: BaseException) -> None:
         """Wake every waiter with `reason`. The first reason stays: it is the one that explains the others."""

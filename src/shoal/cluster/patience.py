@@ -1,0 +1,59 @@
+"""Who waits for whom, in words: once it has become long, and again whenever it is twice as long as before. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from shoal.cluster.messages import Beat
+from shoal.cluster.trouble import Whereabouts, listed
+from shoal.observe.phases import Phase
+
+WORTH_A_WORD = 0.1  # of a wait's deadline
+
+
+class Wait(NamedTuple):
+    """A wait that is going on."""
+
+    seconds: float
+    remark: float  # after so many it is worth a word
+    text: str
+    late: tuple[str, ...] = ()  # members that would be there if they could
+
+
+def for_joining(missing: Sequence[str], seconds: float, deadline: float) -> Wait | None:
+    """Of the run, for members that it can't begin without."""
+    if not missing:
+        return None
+    waited = f"the run has waited for {seconds:.0f} s for {listed(missing)} to join"
+    return Wait(seconds, deadline * WORTH_A_WORD, f"{waited}; it gives up after {deadline:.0f} s")
+
+
+def for_exchange(
+    waiting: Mapping[str, Beat], late: Mapping[str, Whereabouts], deadline: float, remark: float
+) -> Wait | None:
+    """Of those who can't go on, for those who have not come. That a model is compiled for long is nothing unusual."""
+    if not waiting or not late:
+        return None
+    seconds = max(beat.lasting for beat in waiting.values())
+    waited = f"{listed(tuple(waiting))} {'has' if len(waiting) == 1 else 'have'} waited for {seconds:.0f} s"
+    missing = ", ".join(f"{id}, which is {where}" for id, where in late.items())
+    lost = f"{'it is' if len(late) == 1 else 'they are'} lost after {deadline:.0f} s"
+    compiles = any(where.doing.phase in (Phase.BUILDING, Phase.TRACING) for where in late.values())
+    first = max(remark, deadline * WORTH_A_WORD) if compiles else min(remark, deadline / 2)
+    return Wait(seconds, first, f"{waited} for {missing}; {lost}", tuple(late))
+
+
+class News:
+    """Remembers what was said of the wait that is going on."""
+
+    def __init__(self) -> None:
+        self._doubled = -1  # how often, since it was worth a word
+
+    def of(self, wait: Wait | None) -> Wait | None:
+        """What is to be said of now, if anything."""
+        first = wait.remark if wait is not None else math.inf
+        doubled = int(math.log2(wait.seconds / first)) if wait is not None and wait.seconds >= first else -1
+        before, self._doubled = self._doubled, doubled
+        return wait if wait is not None and doubled > before else None

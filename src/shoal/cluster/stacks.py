@@ -1,0 +1,69 @@
+"""What the Python code of a process on this host is doing, without its help: also in an endless loop, or under a lock.
+
+The process has `answer`ed once. Then a signal makes it write its threads' stacks to a file, whatever it is in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+from pathlib import Path
+
+from shoal.cluster.evidence import look_at
+
+SIGNAL = signal.SIGRTMIN + 9
+_STACK = ".stack"  # after a member's id: the file in the run's folder
+_MOST_LINES = 30
+
+
+def answer(folder: Path, id: str) -> None:
+    """From now on this process tells its stacks when it is asked."""
+    file = (folder / f"{id}{_STACK}").open("ab", buffering=0)  # stays open as long as the process lives
+    faulthandler.register(SIGNAL, file, all_threads=True, chain=False)
+
+
+def ask(folder: Path, id: str, pid: int) -> bool:
+    """Ask a process for its stacks, which `told` reads in a moment; False if it would not hear it, or die of it."""
+    if not _listens(pid):
+        return False
+    with contextlib.suppress(OSError):
+        os.truncate(folder / f"{id}{_STACK}", 0)
+        os.kill(pid, SIGNAL)
+        return True
+    return False
+
+
+def told(folder: Path, id: str, pid: int) -> str:
+    """What it has told since it was asked, or why it tells nothing."""
+    seen = look_at(pid)
+    if seen is None:
+        return ""
+    if seen.state in "Tt":
+        return f"{id} (pid {pid}) is stopped: `kill -CONT {pid}` lets it go on"
+    try:
+        lines = (folder / f"{id}{_STACK}").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    if not lines:
+        return f"{id} (pid {pid}) does not answer: it is in a call of the system (state {seen.state})"
+    return "\n".join([f"{id} (pid {pid}) is here, the last call first:", *shortened(lines)])
+
+
+def shortened(lines: list[str]) -> list[str]:
+    """The thread that was asked comes first: it is the script's, as a rule."""
+    first = next((number for number, line in enumerate(lines) if line.startswith("Current thread")), 0)
+    ordered = [line for line in (*lines[first:], *lines[:first]) if line.strip()]
+    more = len(ordered) - _MOST_LINES
+    return [f"    {line}" for line in ordered[:_MOST_LINES]] + ([f"    … and {more} lines more"] if more > 0 else [])
+
+
+def _listens(pid: int) -> bool:
+    """Whether the signal is caught: it would end a process that knows nothing of it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (SIGNAL - 1) & 1)

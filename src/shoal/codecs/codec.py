@@ -1,0 +1,83 @@
+"""The one interface of what writes gradients in another form: for the sums of workers, and for pushes to servers.
+
+    sender     gradients, state ──encode──▶ encoded, the next state ··wire··▶ receiver
+    receiver                                encoded ──decode──▶ gradients      (a server applies them)
+                                            encoded ──add──▶ into a sum        (a worker that sums)
+
+A receiver knows before what arrives, to the byte (`shapes`), as without a codec. So a form whose size depends on the
+values is not possible; the largest k of n values are. `decode` and `add` give the same for the same, everywhere:
+replicas, and workers, stay equal by it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from shoal.codecs.shapes import Array, Shapes
+from shoal.errors import UsageError
+
+
+class AbstractCodec(ABC):
+    """One way to write gradients. It holds no state: that is handed over."""
+
+    @property
+    @abstractmethod
+    def is_identity(self) -> bool:
+        """Whether gradients travel as they are: then nobody need encode or decode anything."""
+
+    @abstractmethod
+    def shapes(self, gradients: Shapes) -> Shapes:
+        """What gradients of these shapes become."""
+
+    @abstractmethod
+    def encode(self, gradients: Sequence[Array], state: Any) -> tuple[list[Array], Any]:
+        """Gradients as they travel, and the state for the next ones of the same variables on this worker.
+
+        `state` is None at first. It is the place for what was left out (error feedback).
+        """
+
+    @abstractmethod
+    def decode(self, encoded: Sequence[Array], gradients: Shapes) -> list[Array]:
+        """Gradients of these shapes. `encoded` has the right types and sizes, but may say anything: BadFrame for what
+        no encoder gives.
+        """
+
+    @abstractmethod
+    def add(self, encoded: Sequence[Array], sums: Sequence[Array]) -> None:
+        """Adds what is encoded to arrays of the gradients' shapes, in place. BadFrame as for `decode`."""
+
+
+class AsTheyAre(AbstractCodec):
+    """The identity: gradients travel as they are. Nothing is copied."""
+
+    @property
+    def is_identity(self) -> bool:
+        return True
+
+    def shapes(self, gradients: Shapes) -> Shapes:
+        return gradients
+
+    def encode(self, gradients: Sequence[Array], state: Any) -> tuple[list[Array], Any]:
+        return list(gradients), state
+
+    def decode(self, encoded: Sequence[Array], gradients: Shapes) -> list[Array]:
+        return list(encoded)
+
+    def add(self, encoded: Sequence[Array], sums: Sequence[Array]) -> None:
+        for array, total in zip(encoded, sums, strict=True):
+            total += array
+
+
+AS_THEY_ARE = AsTheyAre()
+
+
+def refuse_unless_supported(who: str, compress: object) -> None:
+    """A strategy's `compress`: what it was given must be a codec that this version has."""
+    if compress is None or isinstance(compress, AsTheyAre):
+        return
+    raise UsageError(
+        f"{who}(compress={compress!r}): gradients travel as they are in this version of shoal, and no codec makes them "
+        "smaller yet. Leave compress out."
+    )

@@ -1,0 +1,24 @@
+"""Arrays by type and size, as a receiver expects them. Values only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class ArrayShape(msgspec.Struct, frozen=True):
+    """One array that comes beside a message."""
+
+    dtype: str
+    size: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * np.dtype(self.dtype).itemsize
+
+
+Shapes = tuple[ArrayShape, ...]

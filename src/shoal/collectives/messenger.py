@@ -1,0 +1,291 @@
+"""The shell around `Exchanges`: carries a member's messages to its peers and back, and waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NoReturn, Protocol
+
+from shoal.clock import Clock, Deadline, SystemClock
+from shoal.collectives.messages import Aborted, Bulk, Handed, Reduced, RefusePeer, SlotsPublished, Summed, TotalsArrived
+from shoal.collectives.protocol import (
+    Abort,
+    Broken,
+    Commit,
+    Decision,
+    Exchanges,
+    ExchangeWork,
+    Late,
+    Lost,
+    Mismatch,
+    Reduce,
+    Rounds,
+    SayToPeer,
+    Stale,
+    Sum,
+)
+from shoal.collectives.protocol import Message as ExchangeMessage
+from shoal.errors import BadFrame, Diverged, PeerClosed, PeerTimeout, Refused
+from shoal.wire.connection import Connection
+from shoal.wire.memory import close_all
+from shoal.wire.messages import Message
+from shoal.wire.transfer import Receive, Sending, await_any, transfer
+from shoal.wire.waits import READABLE, wait
+from shoal.wire.wakeup import Wakeup
+
+GRACE = 1.0  # seconds that the control plane has to tell why a peer is gone
+
+
+Laden = SlotsPublished | Summed | Reduced
+
+
+class Cargo(Protocol):
+    """What travels beside the messages of one opened exchange, and where it goes."""
+
+    def outgoing(self, rank: int, message: Laden) -> Sequence[memoryview]: ...
+
+    def place(self, rank: int, message: Laden) -> Sequence[memoryview]: ...
+
+
+class Messenger:
+    """A member's place among its peers: one connection to each, all exchanges of the view in order."""
+
+    def __init__(
+        self,
+        view: int,
+        members: tuple[str, ...],
+        me: str,
+        connections: Mapping[str, Connection],
+        stall: float,
+        wakeup: Wakeup,
+        clock: Clock | None = None,
+        on_wait: Callable[[bool, float], None] = lambda waiting, waited: None,
+        neighbours: Sequence[int] = (),
+    ) -> None:
+        """`neighbours`: the ranks on this member's host, which sum up together before others hear of it."""
+        self._on_wait = on_wait
+        self.members = members
+        self.rank = members.index(me)
+        self._view = view
+        self._stall = stall
+        self._wakeup = wakeup
+        self._clock = clock or SystemClock()
+        self._neighbours = frozenset(neighbours)
+        self._exchanges = Exchanges(view, members, me, stall, frozenset(members[rank] for rank in neighbours))
+        self._ranks = {connection: members.index(name) for name, connection in connections.items()}
+        self._connections = {rank: connection for connection, rank in self._ranks.items()}
+        self._places = {connection: partial(self._place, rank) for rank, connection in self._connections.items()}
+        self._cargo: dict[int, Cargo] = {}
+
+    def hold(
+        self,
+        what: str,
+        note: bytes,
+        work: ExchangeWork | None = None,
+        reduce: Callable[[], None] | None = None,
+        sum_up: Callable[[], int] | None = None,
+    ) -> list[bytes]:
+        """Come to the next exchange and stay until it commits: everyone's notes, by rank.
+
+        With `reduce`, everyone's `reduce` runs after all have come, and before any commits. With `sum_up` too, that
+        runs before it, as soon as the neighbours have come; it returns how many sums it has made.
+        """
+        self._on_wait(True, 0.0)
+        waited = 0.0
+        rounds = Rounds.NOTES if reduce is None else Rounds.SLICES if sum_up is None else Rounds.HOSTS
+        decisions = self._exchanges.begin(what, note, self._clock.now(), work, rounds)
+        notes: list[bytes] | None = None
+        listen = self._hear_early
+        while True:
+            while decisions:
+                decision = decisions.pop(0)
+                if isinstance(decision, SayToPeer):
+                    self._say(decision.message)
+                elif isinstance(decision, Sum) and sum_up is not None:
+                    decisions += self._exchanges.summed(sum_up(), self._clock.now())
+                elif isinstance(decision, Reduce) and reduce is not None:
+                    reduce()
+                    decisions += self._exchanges.reduced(self._clock.now())
+                elif isinstance(decision, Commit):
+                    notes = decision.notes
+                elif isinstance(decision, Stale):
+                    self._refuse(decision)
+                else:
+                    self._fail(what, decision)
+            if notes is not None and not self._unsent():
+                self._on_wait(False, waited)
+                return notes
+            begun = self._clock.now()
+            decisions = listen(what)
+            waited += self._clock.now() - begun
+            listen = self._listen
+
+    def ship(
+        self,
+        what: str,
+        sends: Mapping[int, Sequence[memoryview]],
+        receives: Mapping[int, Sequence[memoryview]],
+    ) -> None:
+        """Move arrays on whose shapes the last exchange agreed: to and from these ranks, all at once."""
+        bulk = Bulk(self._view, self._exchanges.number)
+
+        def place(rank: int, message: Message) -> Sequence[memoryview]:
+            return receives[rank] if message == bulk else ()
+
+        def late(missing: tuple[str, ...]) -> PeerTimeout:
+            return self._late(what, missing, self._stall)
+
+        try:
+            messages = transfer(
+                [Sending(self._connections[rank], bulk, views) for rank, views in sends.items()],
+                [Receive(self._connections[rank], partial(place, rank)) for rank in receives],
+                Deadline.after(self._stall, self._clock),
+                self._wakeup,
+                late,
+            )
+        except PeerClosed as error:
+            self._gone(what, error.peer, str(error))
+        for rank, message in zip(receives, messages, strict=True):
+            if message != bulk:
+                raise BadFrame(f"{what}: {self.members[rank]} sent {type(message).__name__} instead of its arrays")
+
+    def hand(self, what: str, fds: Sequence[int], expected: Mapping[int, int]) -> dict[int, list[int]]:
+        """Give these descriptors to the ranks of `expected`, and take so many from each. All of them, or none."""
+        word = Handed(self._view, self._exchanges.number)
+        deadline = Deadline.after(self._stall, self._clock)
+        taken: dict[int, list[int]] = {}
+        try:
+            for rank in expected:
+                self._connections[rank].send_fds(word, fds, deadline)
+            for rank in expected:
+                connection = self._connections[rank]
+                message, theirs = connection.receive_fds(deadline, self._wakeup)
+                taken[rank] = theirs
+                if message != word or len(theirs) != expected[rank]:
+                    raise BadFrame(f"{what}: {connection.peer} sent {message} with {len(theirs)} descriptors")
+        except BaseException as error:
+            for fds_of_peer in taken.values():
+                close_all(fds_of_peer)
+            if isinstance(error, PeerTimeout):
+                raise self._late(what, error.missing, self._stall) from error
+            if isinstance(error, PeerClosed):
+                self._gone(what, error.peer, str(error))
+            raise
+        return taken
+
+    @property
+    def number(self) -> int:
+        """The number of the last exchange."""
+        return self._exchanges.number
+
+    def load(self, exchange: int, cargo: Cargo) -> None:
+        """From now on, this travels beside the messages of the exchange opened under this number."""
+        self._cargo[exchange] = cargo
+
+    def unload(self, exchange: int) -> None:
+        self._cargo.pop(exchange, None)
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+
+    # What is said.
+
+    def _say(self, message: ExchangeMessage) -> None:
+        for rank, connection in self._connections.items():
+            if isinstance(message, TotalsArrived) and rank not in self._neighbours:
+                continue
+            # What a peer said before it went still counts; reading to the end tells that it is gone.
+            with suppress(PeerClosed):
+                connection.post(message, self._beside(rank, message))
+
+    def _beside(self, rank: int, message: ExchangeMessage) -> Sequence[memoryview]:
+        if isinstance(message, Aborted | TotalsArrived) or message.exchange not in self._cargo:
+            return ()
+        return self._cargo[message.exchange].outgoing(rank, message)
+
+    def _refuse(self, decision: Stale) -> None:
+        connection = self._connections[self.members.index(decision.member)]
+        with suppress(PeerClosed):
+            connection.post(RefusePeer("stale view", decision.text))
+
+    def _unsent(self) -> list[Connection]:
+        return [connection for connection in self._ranks if connection.pending]
+
+    def _awaited(self) -> list[Connection]:
+        awaited = self._exchanges.awaited()
+        return [self._connections[rank] for rank, name in enumerate(self.members) if name in awaited]
+
+    # What is heard.
+
+    def _hear_early(self, what: str) -> list[Decision]:
+        """What came along with the last exchange's messages, where a poll would not see it."""
+        early = [connection for connection in self._awaited() if connection.buffered]
+        return [decision for connection in early for decision in self._hear(connection)]
+
+    def _listen(self, what: str) -> list[Decision]:
+        deadline = Deadline(self._exchanges.deadline(), self._clock)
+        try:
+            readable = await_any(self._awaited(), self._unsent(), deadline, self._wakeup)
+        except PeerClosed:
+            return []  # it took no more; what it said before is read next
+        decisions: list[Decision] = []
+        for connection in readable:
+            decisions += self._hear(connection)
+        if not decisions and deadline.passed():
+            decisions = self._exchanges.tick(self._clock.now())
+            if not decisions and self._unsent():
+                raise self._late(what, tuple(c.peer for c in self._unsent()), self._stall)
+        return decisions
+
+    def _hear(self, connection: Connection) -> list[Decision]:
+        rank = self._ranks[connection]
+        decisions: list[Decision] = []
+        while True:
+            try:
+                message = connection.try_receive(self._places[connection])
+            except PeerClosed as error:
+                lost = Lost(str(error))
+                return decisions + self._exchanges.handle(self.members[rank], lost, self._clock.now())
+            if message is None:
+                return decisions
+            if isinstance(message, RefusePeer):
+                raise Refused(message.reason, f"{connection.peer} refused: {message.text}")
+            if not isinstance(message, SlotsPublished | Summed | Reduced | TotalsArrived | Aborted):
+                raise BadFrame(f"{connection.peer} sent {type(message).__name__} where none was expected")
+            decisions += self._exchanges.handle(self.members[rank], message, self._clock.now())
+            if not connection.buffered or self.members[rank] not in self._exchanges.awaited():
+                return decisions
+
+    def _place(self, rank: int, message: Message) -> Sequence[memoryview]:
+        if not isinstance(message, SlotsPublished | Summed | Reduced) or message.exchange not in self._cargo:
+            return ()
+        return self._cargo[message.exchange].place(rank, message)
+
+    # How it fails.
+
+    def _fail(self, what: str, decision: Decision) -> NoReturn:
+        match decision:
+            case Abort(members, why):
+                self._gone(what, members[0], why)
+            case Late(missing, waited):
+                raise self._late(what, missing, waited)
+            case Mismatch(text):
+                raise Diverged(text)
+            case Broken(_, text):
+                raise BadFrame(f"{what}: {text}")
+        raise AssertionError(f"{what}: no such decision: {decision}")
+
+    def _gone(self, what: str, member: str, why: str) -> NoReturn:
+        """A closed connection tells that a peer is gone; the control plane may know why, and then says it."""
+        wait(self._wakeup.fileno(), READABLE, Deadline.after(GRACE), self._wakeup)
+        raise PeerClosed(member, f"{what}: {member} is gone: {why}")
+
+    def _late(self, what: str, missing: tuple[str, ...], waited: float) -> PeerTimeout:
+        came = len(self.members) - len(missing)
+        return PeerTimeout(
+            missing,
+            f"{what}: {', '.join(missing)} did not come within {waited:.1f} s (deadline {self._stall:.1f} s)"
+            f"; {came} of {len(self.members)} came",
+        )

@@ -1,0 +1,167 @@
+"""The one place that knows the backends: their names, and where their parts are. Nobody else asks which one it is to
+find a module. What belongs to a backend is imported when it is asked for: a process has one of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import keras
+
+from shoal.errors import CannotDistribute
+from shoal.hook.backends.base import AbstractEngine
+from shoal.hook.backends.shard_engine import AbstractShardEngine
+from shoal.training.run import Run
+
+_LATE_TENSORFLOW = "shoal.hook.patching.late_tensorflow"
+
+
+class AbstractBackend(ABC):
+    """One of Keras's backends, as Shoal trains on it."""
+
+    beside: ClassVar[Sequence[str]] = ()  # modules whose `install` changes the backend, or Keras on it
+    _engine: ClassVar[str]  # the module of its engine
+
+    @abstractmethod
+    def engine(self, model: Any) -> AbstractEngine:
+        """A new one, of a built model."""
+
+    @abstractmethod
+    def shard_engine(self, variables: Sequence[Any], optimizer: Any, jit_compile: bool | None) -> AbstractShardEngine:
+        """For variables of a server. `jit_compile` as the model's; None: as Keras chooses where there is no GPU."""
+
+    @abstractmethod
+    def device(self) -> Any:
+        """The one that this process computes on, in the backend's own words."""
+
+    def builder(self) -> Callable[[Any, Any, Callable[[Any], Any]], None] | None:
+        """Builds a model on a batch by running a step of it without effect, where a first step makes variables."""
+        return None
+
+    def preload(self) -> None:
+        """Imports all that a training needs; starts no thread."""
+        for module in (self._engine, *self.beside):
+            importlib.import_module(module)
+
+
+class JaxBackend(AbstractBackend):
+    """JAX."""
+
+    beside = ("shoal.hook.backends.jax.compile_once", _LATE_TENSORFLOW)
+    _engine = "shoal.hook.backends.jax.engine"
+
+    def engine(self, model: Any) -> AbstractEngine:
+        from shoal.hook.backends.jax.engine import JaxEngine
+
+        return JaxEngine(model)
+
+    def shard_engine(self, variables: Sequence[Any], optimizer: Any, jit_compile: bool | None) -> AbstractShardEngine:
+        from shoal.hook.backends.jax.shard import JaxShardEngine
+
+        return JaxShardEngine(variables, optimizer, jit_compile is not False)
+
+    def device(self) -> Any:
+        import jax
+
+        return jax.devices()[0]
+
+
+class TensorflowBackend(AbstractBackend):
+    """TensorFlow."""
+
+    _engine = "shoal.hook.backends.tensorflow.engine"
+
+    def engine(self, model: Any) -> AbstractEngine:
+        from shoal.hook.backends.tensorflow.engine import TensorflowEngine
+
+        return TensorflowEngine(model)
+
+    def shard_engine(self, variables: Sequence[Any], optimizer: Any, jit_compile: bool | None) -> AbstractShardEngine:
+        from shoal.hook.backends.tensorflow.shard import TensorflowShardEngine
+
+        return TensorflowShardEngine(variables, optimizer, bool(jit_compile))
+
+    def device(self) -> Any:
+        import tensorflow as tf
+
+        return (tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU"))[0].name
+
+    def builder(self) -> Callable[[Any, Any, Callable[[Any], Any]], None] | None:
+        from shoal.hook.backends.tensorflow.engine import build_by_step
+
+        return build_by_step
+
+
+class TorchBackend(AbstractBackend):
+    """PyTorch."""
+
+    beside = (_LATE_TENSORFLOW,)
+    _engine = "shoal.hook.backends.torch.engine"
+
+    def engine(self, model: Any) -> AbstractEngine:
+        from shoal.hook.backends.torch.engine import TorchEngine
+
+        return TorchEngine(model)
+
+    def shard_engine(self, variables: Sequence[Any], optimizer: Any, jit_compile: bool | None) -> AbstractShardEngine:
+        from shoal.hook.backends.torch.shard import TorchShardEngine
+
+        return TorchShardEngine(variables, optimizer)
+
+    def device(self) -> Any:
+        import torch
+
+        return torch.get_default_device()
+
+
+BACKENDS: dict[str, AbstractBackend] = {
+    "jax": JaxBackend(),
+    "tensorflow": TensorflowBackend(),
+    "torch": TorchBackend(),
+}
+
+
+def current() -> AbstractBackend:
+    """The one that Keras runs on."""
+    name = keras.backend.backend()
+    if name not in BACKENDS:
+        known = f"{', '.join(list(BACKENDS)[:-1])} and {list(BACKENDS)[-1]}"
+        raise CannotDistribute(f"the Keras backend is {name!r}; Shoal trains on {known}")
+    return BACKENDS[name]
+
+
+def install() -> None:
+    """Keras was imported: what is beside the engine begins. On any other backend too, where Keras alone may train."""
+    known = BACKENDS.get(keras.backend.backend())
+    for module in (_LATE_TENSORFLOW,) if known is None else known.beside:
+        importlib.import_module(module).install()
+
+
+class Engines:
+    """One engine per model, kept from call to call, since its compiled programs are dear: as long as the script has the
+    model, the model has the same variables and optimizer, and is not compiled anew.
+    """
+
+    def __init__(self) -> None:
+        self._by_model: weakref.WeakKeyDictionary[Any, AbstractEngine] = weakref.WeakKeyDictionary()
+
+    def of(self, model: Any) -> AbstractEngine:
+        engine = self._by_model.get(model)
+        if engine is None or not engine.fits(model):
+            engine = self._by_model[model] = current().engine(model)
+        return engine
+
+    def forget(self, model: Any) -> None:
+        """It is compiled anew: what was traced no longer holds."""
+        engine = self._by_model.pop(model, None)
+        if engine is not None:
+            engine.is_outdated = True
+
+
+def engine_for(run: Run, model: Any) -> AbstractEngine:
+    """The engine of a built model."""
+    return run.memory.of(Engines).of(model)

@@ -1,0 +1,66 @@
+"""The callbacks of a fit, in Keras's own container, as training calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import keras
+
+from shoal.hook import keras_private
+from shoal.hook.calls.callback_state import capture, restore
+from shoal.hook.calls.chief import callback_list
+from shoal.strategies.schema import Array
+from shoal.training.logs import Logs
+from shoal.training.prepared import FitArguments
+from shoal.training.run import Run
+
+
+class KerasCallbacks:
+    """`Callbacks` of a model's fit."""
+
+    def __init__(self, run: Run, model: Any, arguments: FitArguments, steps: int | None) -> None:
+        self._model = model
+        self._given = arguments.callbacks
+        self.listed = callback_list(
+            model, arguments.callbacks, arguments.verbose, run, history=True, epochs=arguments.epochs, steps=steps
+        )
+        # Called for every batch: without a step in between.
+        self.on_train_batch_begin = self.listed.on_train_batch_begin
+        self.on_train_batch_end = self.listed.on_train_batch_end
+
+    def on_train_begin(self) -> None:
+        self.listed.on_train_begin()
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        self.listed.on_train_end(logs)
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        self.listed.on_epoch_begin(epoch)
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        self.listed.on_epoch_end(epoch, logs)
+
+    def first_epoch(self, given: int) -> int:
+        is_restored = any(isinstance(each, keras.callbacks.BackupAndRestore) for each in given_callbacks(self._given))
+        return keras_private.first_epoch(self._model, given, is_restored)
+
+    def run_users_code(self, hooks: Collection[str]) -> bool:
+        return any(_is_users(each, hook) for each in given_callbacks(self._given) for hook in hooks)
+
+    def remember(self) -> tuple[bytes, list[Array]]:
+        return capture(self.listed)
+
+    def restore(self, remembered: bytes, arrays: Sequence[Array]) -> None:
+        restore(self.listed, remembered, arrays)
+
+
+def given_callbacks(callbacks: Any) -> list[Any]:
+    """One by one, as they were given to fit."""
+    return list(keras.tree.flatten(getattr(callbacks, "callbacks", callbacks)))  # of a CallbackList
+
+
+def _is_users(callback: Any, hook: str) -> bool:
+    """Whether a hook runs code that is not Keras's."""
+    method = getattr(callback, hook, None)
+    return method is not None and not str(getattr(method, "__module__", "")).startswith("keras.")

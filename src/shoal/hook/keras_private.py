@@ -1,0 +1,359 @@
+"""Every private name of Keras and of the backends that Shoal uses, and what happens where one is gone.
+
+Nothing else in the package uses such a name (tests/hook/test_private_names.py). Each function says what it is for. It
+looks whether the name is there. If not, it does without where that gives the same results, or raises a UsageError that
+says which versions have it.
+
+Imports neither keras nor a backend by itself: it is used before they are chosen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from shoal.errors import UsageError
+
+KERAS = "Keras 3.12 to 3.16"  # have all that is used here
+_BACKENDS = {"jax": "JAX 0.10", "tensorflow": "TensorFlow 2.21", "torch": "PyTorch 2.13"}
+
+# Modules, by name: for those who look at them before, or without, importing them.
+ORBAX_CALLBACK = "keras.src.callbacks.orbax_checkpoint"  # imports JAX on every backend, to mend old versions of it
+TF_KERAS = "keras._tf_keras.keras"  # what `tf.keras` is
+_BACKEND = "keras.src.backend"
+_OF_BACKENDS = "keras.src.backend."
+
+
+def _missing(name: str, purpose: str, package: str = "keras", otherwise: str = "") -> UsageError:
+    version = getattr(sys.modules.get(package), "__version__", "that is installed")
+    works = _BACKENDS.get(package, KERAS)
+    return UsageError(
+        f"the {package} {version} has no {name}, by which Shoal {purpose}. Use {works}{otherwise}, or run this script "
+        "without Shoal."
+    )
+
+
+def _of(thing: Any, name: str, purpose: str) -> Any:
+    """An attribute of Keras's without which there is no way."""
+    try:
+        return getattr(thing, name)
+    except AttributeError:
+        raise _missing(f"{type(thing).__name__}.{name}", purpose) from None
+
+
+# Models and layers --------------------------------------------------------------------------------------
+
+
+def layers_in(model: Any) -> list[Any]:
+    """A model and all layers below it, at any depth and once each. `model.layers` knows its own children only."""
+    return list(_of(model, "_flatten_layers", "finds all layers of a model")())
+
+
+def build_on(model: Any, batch: Any) -> None:
+    """Makes the variables of layers, metrics, losses and optimizer on an example of a batch, and computes nothing."""
+    _of(model, "_symbolic_build", "builds a model before its first step")(data_batch=batch)
+
+
+def compiled_parts(model: Any) -> list[Any]:
+    """What `compile` made of metrics and losses: they have variables, and are no layers."""
+    names = ("_compile_metrics", "_compile_loss")
+    parts = [_of(model, name, "knows whether metrics and losses are built") for name in names]
+    return [part for part in parts if part is not None]
+
+
+def first_epoch(model: Any, given: int, is_restored: bool) -> int:
+    """Where BackupAndRestore has told the model to begin, else `given`. `is_restored`: there is such a callback."""
+    if not is_restored:
+        return int(getattr(model, "_initial_epoch", None) or given)
+    return int(_of(model, "_initial_epoch", "learns where BackupAndRestore goes on") or given)
+
+
+def metrics_in_order(model: Any, logs: dict[str, Any]) -> Any:
+    """What `evaluate` returns without `return_dict`."""
+    if not hasattr(model, "_flatten_metrics_in_order"):
+        name = f"{type(model).__name__}._flatten_metrics_in_order"
+        raise _missing(name, "orders metrics", otherwise=", or pass return_dict=True")
+    return model._flatten_metrics_in_order(logs)
+
+
+def replace_variables(layer: Any, before: Iterable[Any], add: Callable[[], None]) -> None:
+    """A built layer's variables are not fixed for ever: it loses some, and `add` gives it others."""
+    untrack = _of(layer, "_untrack_variable", "changes how many rows a ShardedEmbedding holds")
+    tracker = _of(layer, "_tracker", "changes how many rows a ShardedEmbedding holds")
+    for variable in before:
+        untrack(variable)
+    tracker.unlock()
+    add()
+    tracker.lock()
+
+
+def track_again(layer: Any) -> None:
+    """On PyTorch a layer's parameters include every variable of the layers below it: they are collected anew."""
+    if hasattr(layer, "_torch_params"):
+        _of(layer, "_track_variables", "tells PyTorch of a layer's new variables")()
+
+
+# Variables ----------------------------------------------------------------------------------------------
+
+
+def set_values(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    """On JAX, where values are arrays of JAX's of the right type and shape. `assign` would check and convert each of
+    them, for tens of microseconds per variable and step; it does where there is no other way.
+    """
+    if variables and not hasattr(variables[0], "_value"):
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+        return
+    for variable, value in zip(variables, values, strict=True):
+        variable._value = value
+
+
+def holds(variable: Any, value: Any) -> bool:
+    """Whether this very array is the variable's value, before any casting."""
+    return getattr(variable, "_value", None) is value
+
+
+@contextlib.contextmanager
+def assigning(make: Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]) -> Iterator[None]:
+    """Within this every assignment to a variable goes through what `make` makes of Keras's own way to do it, on the
+    backends that assign in place.
+    """
+    import keras
+
+    kind: Any = keras.Variable
+    if not hasattr(kind, "_direct_assign"):
+        raise _missing("Variable._direct_assign", "sees what a training step assigns")
+    original = kind._direct_assign
+    kind._direct_assign = make(original)
+    try:
+        yield
+    finally:
+        kind._direct_assign = original
+
+
+# Optimizers ---------------------------------------------------------------------------------------------
+
+
+def built_on(optimizer: Any) -> list[Any]:
+    """The variables that an optimizer updates; none if it is not built."""
+    return list(getattr(optimizer, "_trainable_variables", ()))
+
+
+def rate_of(optimizer: Any) -> Any:
+    """The learning rate as it is kept: a variable or a schedule. `learning_rate` gives a schedule's present value."""
+    return getattr(optimizer, "_learning_rate", None)
+
+
+def set_rate(optimizer: Any, schedule: Any) -> None:
+    """In place of the schedule that it has: the public setter refuses to."""
+    _of(optimizer, "_learning_rate", "scales the learning rate of late updates")
+    optimizer._learning_rate = schedule
+
+
+def count_of(optimizer: Any) -> Any:
+    """The variable that counts how often it was given gradients. The public `iterations` is less where gradients are
+    accumulated, and no variable.
+    """
+    return _of(optimizer, "_iterations", "counts updates")
+
+
+def place_of(optimizer: Any, variable: Any) -> int:
+    """Of a variable among those that the optimizer was built on: its momenta have the same in their lists."""
+    return int(_of(optimizer, "_get_variable_index", "finds what an optimizer keeps for a variable")(variable))
+
+
+def has_state_for(optimizer: Any, variables: Iterable[Any]) -> tuple[int, int]:
+    """For how many of these a built optimizer keeps state, and for how many in all."""
+    known = _of(optimizer, "_trainable_variables_indices", "knows for which variables an optimizer has state")
+    key = _of(optimizer, "_var_key", "knows for which variables an optimizer has state")
+    return sum(key(variable) in known for variable in variables), len(known)
+
+
+def lists_in(optimizer: Any) -> dict[str, list[Any]]:
+    """What it keeps for each variable that it was built on (momenta, accumulators), by the attribute's name."""
+    every = ("_variables", "_trainable_variables")  # these hold everything, and the variables themselves
+    return {name: held for name, held in vars(optimizer).items() if isinstance(held, list) and name not in every}
+
+
+def decays(optimizer: Any, variable: Any) -> bool:
+    """Whether weight decay is for this variable; yes, as far as anybody knows, if the optimizer can't tell."""
+    ask = getattr(optimizer, "_use_weight_decay", None)
+    return ask is None or bool(ask(variable))
+
+
+def excluded_from_decay(optimizer: Any, variables: Iterable[Any]) -> tuple[list[bool], str | None]:
+    """Which of these variables a call of `exclude_from_weight_decay` named, and the pattern that it gave, if any."""
+    keys = getattr(optimizer, "_exclude_from_weight_decay", None) or ()
+    pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
+    if not keys:
+        return [False for _ in variables], None if pattern is None else pattern.pattern
+    key = _of(optimizer, "_var_key", "knows which variables are not decayed")
+    return [key(variable) in keys for variable in variables], None if pattern is None else pattern.pattern
+
+
+def wrap_update(optimizer: Any, wrap: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
+    """This optimizer's update of variables, once gradients are clipped and the rate is known, becomes what `wrap` makes
+    of it.
+    """
+    optimizer._backend_update_step = wrap(_of(optimizer, "_backend_update_step", "updates a table row by row"))
+
+
+def public_class_of(optimizer: Any) -> type:
+    """On PyTorch Keras makes an Adam an instance of its own subclass of Adam."""
+    return next(kind for kind in type(optimizer).__mro__ if not kind.__module__.startswith(_OF_BACKENDS))
+
+
+# Callbacks ----------------------------------------------------------------------------------------------
+
+
+def wait_for_callbacks(callbacks: Any) -> None:
+    """For those of a CallbackList that Keras calls in the background. Without such a list it calls none."""
+    for future in getattr(callbacks, "_futures", ()):
+        future.result()
+
+
+def choose_direction(callback: Any) -> None:
+    """Has a callback that monitors something find out whether more of it is better. Keras does it when training goes
+    on, and then turns the sign of `min_delta` once more.
+    """
+    _of(callback, "_set_monitor_op", f"hands the state of a {type(callback).__name__} to another worker")()
+
+
+def begin_bar(progress: Any) -> None:
+    """Has a ProgbarLogger make its bar, where another worker has printed the epoch's title. Without it, the epoch after
+    this one is the first with a bar.
+    """
+    if hasattr(progress, "_maybe_init_progbar"):
+        progress._maybe_init_progbar()
+
+
+def is_default(method: Any) -> bool:
+    """Whether a callback's method is Keras's empty one. No, if nobody can tell: then Keras waits for it."""
+    return bool(getattr(method, "_is_default", False))
+
+
+# Keras while it is imported, and without TensorFlow -----------------------------------------------------
+
+
+def backend_so_far() -> str | None:
+    """Asked while keras is being imported: the rest of it is not there yet. None: not even this is."""
+    module = sys.modules.get(_BACKEND)
+    ask = getattr(module, "backend", None)
+    return None if ask is None else str(ask())
+
+
+class LazyTensorflow:
+    """Keras's own stand-in for TensorFlow, which it imports when first used, wherever that is installed."""
+
+    def __init__(self, lazy: Any) -> None:
+        self._lazy = lazy
+
+    @classmethod
+    def find(cls) -> LazyTensorflow | None:
+        """None: another Keras, which does it otherwise, and maybe as well."""
+        try:
+            from keras.src.utils.module_utils import tensorflow as lazy
+        except ImportError:
+            return None
+        return cls(lazy) if hasattr(lazy, "_available") else None
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        """As if TensorFlow were not installed."""
+        known, self._lazy._available = self._lazy._available, False
+        try:
+            yield
+        finally:
+            self._lazy._available = known
+
+    def replace_in_saving(self, make: Callable[[Any], Any]) -> None:
+        """Where objects that are saved are asked whether they are TensorFlow's."""
+        try:
+            from keras.src.saving import serialization_lib
+        except ImportError:
+            return
+        if getattr(serialization_lib, "tf", None) is self._lazy:
+            serialization_lib.tf = make(self._lazy)
+
+
+# JAX ----------------------------------------------------------------------------------------------------
+
+
+def replace_file_cache(make: Callable[[Callable[[str], Any]], Callable[[str], Any]]) -> None:
+    """How JAX opens the folder of compiled programs. Elsewhere it stays as it is: only speed depends on it."""
+    try:
+        from jax._src import compilation_cache
+    except ImportError:
+        return
+    original = getattr(compilation_cache, "get_file_cache", None)
+    if original is not None:
+        compilation_cache.get_file_cache = make(original)
+
+
+# TensorFlow ---------------------------------------------------------------------------------------------
+
+
+def traced_stack() -> list[tuple[str, int]] | None:
+    """File and line of every call that is going on, the innermost last. AutoGraph runs copies of functions, in files of
+    its own; TensorFlow knows of which lines. None: it is not imported, or another one, and the copies are named.
+    """
+    if "tensorflow" not in sys.modules:
+        return None
+    try:
+        from tensorflow.python.util import tf_stack
+
+        return [(frame.filename, frame.lineno) for frame in tf_stack.extract_stack()]
+    except (ImportError, AttributeError):
+        return None
+
+
+def shards_of(dataset: Any) -> list[tuple[int, int]]:
+    """Every `shard(number, index)` in a tf.data pipeline, from its end to its beginning."""
+    found = []
+    try:
+        if type(dataset).__name__ == "_ShardDataset":
+            found.append((int(dataset._num_shards), int(dataset._index)))
+        inputs = dataset._inputs()
+    except AttributeError as error:
+        raise _missing(str(error.name), "sees that a data set is sharded already", "tensorflow") from None
+    for before in inputs:
+        found += shards_of(before)
+    return found
+
+
+def python_of(function: Any) -> Any:
+    """What a tf.function calls when it is traced within another one: its Python, converted if AutoGraph is on."""
+    import tensorflow as tf
+
+    python = function.python_function
+    if not getattr(function, "_autograph", False):
+        return python
+    autograph = getattr(getattr(tf, "__internal__", None), "autograph", None)
+    if autograph is None:
+        raise _missing("__internal__.autograph", "looks into a tf.function within a step", "tensorflow")
+    return autograph.tf_convert(python, autograph.control_status_ctx())
+
+
+# PyTorch ------------------------------------------------------------------------------------------------
+
+
+def dispatch_mode() -> Any:
+    """The class from which somebody inherits who wants to see every operation."""
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+    except ImportError:
+        raise _missing("TorchDispatchMode", "sees what depends on what in a step", "torch") from None
+    return TorchDispatchMode
+
+
+def memory_of(storage: Any) -> int:
+    """A number by which one knows a storage; `data_ptr` is 0 for all that are empty."""
+    number = getattr(storage, "_cdata", None)
+    return int(storage.data_ptr() if number is None else number)
+
+
+def arguments_of(operation: Any) -> Any:
+    """An operation's arguments as declared, with what it writes to. The name has been there since torch.ops has."""
+    return operation._schema.arguments

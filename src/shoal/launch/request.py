@@ -1,0 +1,39 @@
+"""What the user asked for, before anything of it was checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """What the user asked for. None: the user left it to us."""
+
+    workers: int
+    script: str
+    least: int | None = None
+    fail_fast: bool = False
+    max_restarts: int = 3
+    standby: int = 0
+    checkpoint: str | None = None
+    checkpoint_every: str = "5m"
+    keep: int = 3
+    resume: str | None = None
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+    backend: str | None = None
+    pieces: int | None = None
+    threads: int | None = None
+    strategy: str = "allreduce"
+    servers: int = 0
+    staleness: str | None = None  # a number, or inf
+    replicas: int | None = None
+    transport: str = "auto"
+    address: str | None = None
+    key_file: str | None = None
+    timeout: float | None = None
+    stall: float = 5.0
+    check_every: int = 100
+    logs: str | None = None
+    verbose: bool = False
+    live: bool = False  # show how it goes on

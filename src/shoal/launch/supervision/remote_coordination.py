@@ -1,0 +1,104 @@
+"""A coordinator on another host: members tell it themselves how they are; from here it is only asked for places."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+
+from shoal.cluster.launcher_pipe import Interrupt, MemberTold, Reaped, Spawned
+from shoal.cluster.messages import JoinerPlace
+from shoal.launch.plan import ProcessPlan
+from shoal.launch.supervision.coordination import AbstractCoordination, CoordinatorOrder, PlaceGiven
+from shoal.launch.supervision.guests import Guests
+from shoal.wire.messages import Message
+
+
+class AbstractRunElsewhere(ABC):
+    """A run that is coordinated elsewhere."""
+
+    @abstractmethod
+    def ask(self) -> JoinerPlace:
+        """For a place; waits for it, in a thread. UsageError if none is to be had within the deadline."""
+
+    @abstractmethod
+    def prepare(self, place: JoinerPlace) -> None:
+        """Whoever comes in this place finds what it needs."""
+
+
+class RemoteCoordination(AbstractCoordination):
+    """`places`: those that were asked for before. Others are asked for in a thread: an interrupt is heard meanwhile."""
+
+    def __init__(self, run: AbstractRunElsewhere, places: list[ProcessPlan]) -> None:
+        self._run = run
+        self._guests = Guests()
+        for plan in places:
+            self._guests.give(plan.id, plan.id)
+        self._is_over = False
+        self._orders: list[CoordinatorOrder] = []
+        self._answers: deque[tuple[ProcessPlan, JoinerPlace | Exception]] = deque()  # of threads
+        self._news: int | None = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._lock = threading.Lock()  # around the descriptor's end
+
+    def fileno(self) -> int:
+        assert self._news is not None
+        return self._news
+
+    def hear(self) -> list[CoordinatorOrder]:
+        if not self._orders:  # an answer may be an error: what was said before must not be lost with it
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self.fileno())
+            while self._answers:
+                self._take(*self._answers.popleft())
+            if not self._is_over and (end := self._guests.end()) is not None:
+                self._is_over = True
+                self._orders.append(end)
+        orders, self._orders = self._orders, []
+        return orders
+
+    def tell(self, message: Message) -> None:
+        match message:
+            case Spawned(id):
+                self._guests.come(id)
+            case Reaped(id, code):
+                self._guests.leave(id, code)
+            case Interrupt(_, code):
+                self._guests.interrupt(code)
+        self._wake()
+
+    def ask(self, plan: ProcessPlan) -> None:
+        left = self._guests.expect(plan.id)
+        if left is not None:
+            self._orders.append(MemberTold(f"{left.id} ended with code {left.code}; coming back"))
+            self._wake()
+        threading.Thread(target=self._ask, args=(plan,), name="shoal-ask-for-place", daemon=True).start()
+
+    def close(self) -> None:
+        with self._lock:
+            news, self._news = self._news, None
+            if news is not None:
+                os.close(news)
+
+    def _ask(self, plan: ProcessPlan) -> None:
+        """In a thread."""
+        try:
+            self._answers.append((plan, self._run.ask()))
+        except Exception as error:  # whatever it is: it is waited for
+            self._answers.append((plan, error))
+        self._wake()
+
+    def _take(self, plan: ProcessPlan, answer: JoinerPlace | Exception) -> None:
+        if self._guests.is_interrupted:
+            return
+        if isinstance(answer, Exception):
+            raise answer
+        self._run.prepare(answer)
+        self._guests.give(answer.member, plan.id)
+        self._orders.append(PlaceGiven(answer.member, plan))
+
+    def _wake(self) -> None:
+        with self._lock:
+            if self._news is not None:
+                os.eventfd_write(self._news, 1)

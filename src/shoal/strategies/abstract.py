@@ -1,0 +1,64 @@
+"""How gradients become weights: what `fit` asks of a strategy, whichever it is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from typing import Protocol, Self, TypeVar
+
+from shoal.codecs.codec import AbstractCodec
+from shoal.config import Servers
+from shoal.strategies.scope import enter
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class Told(Protocol):
+    """What the command line says of the run."""
+
+    @property
+    def pieces(self) -> int | None: ...
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def servers(self) -> Servers | None: ...
+
+
+class Trainings(Protocol[T_co]):
+    """The ways to train that there are. A strategy takes one of them, which trains to the end."""
+
+    def together(self, pieces: int, fixed: bool) -> T_co:
+        """All workers take every step together, and each updates its own copy of the model.
+
+        Batches are cut into so many pieces; unless that is `fixed`, more if the workers' speeds call for it.
+        """
+
+    def together_on_servers(self, pieces: int, fixed: bool, servers: Servers) -> T_co:
+        """The same, but servers update the weights."""
+
+    def at_own_pace(self, servers: Servers, scales: bool) -> T_co:
+        """Each worker computes whole batches, and servers apply them as they come. `scales`: stale ones count less."""
+
+
+class AbstractStrategy(ABC):
+    """How a model trains on the workers of a run."""
+
+    def scope(self) -> AbstractContextManager[Self]:
+        """Models compiled inside train with this strategy, wherever `fit` is called."""
+        return enter(self)
+
+    @property
+    @abstractmethod
+    def codec(self) -> AbstractCodec:
+        """In whose form gradients travel, between workers and to servers."""
+
+    @abstractmethod
+    def pieces_for(self, told: int | None, workers: int) -> int:
+        """How many pieces batches are cut into in a run with this many workers; `told` is the command line's word."""
+
+    @abstractmethod
+    def train(self, told: Told, trainings: Trainings[T]) -> T:
+        """Takes the training that this strategy is. UsageError if the run does not have what it needs."""

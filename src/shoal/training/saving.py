@@ -1,0 +1,256 @@
+"""Checkpoints of a fit: all workers write their part while training goes on, the chief makes them one.
+
+    step k      the chief's note says that a checkpoint is due; all copy their tensors before step k + 1
+    k + 1, …    each note brings what became of its worker's part; who is chief publishes when all have come
+    a writer is lost before its part was told: the draft is given up; the next checkpoint comes when it is due
+
+All hear the same notes, so whoever becomes the chief knows which parts there are.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shoal.checkpoint.divide import divide
+from shoal.checkpoint.drafts import Draft, step_of
+from shoal.checkpoint.manifest import CheckpointPart
+from shoal.checkpoint.publish import NotWritten, PublishedCheckpoint
+from shoal.checkpoint.resumed import to_text
+from shoal.checkpoint.schedule import parse
+from shoal.checkpoint.tensor_names import CALLBACK, METRIC, OPTIMIZER, SEEDS, STATE, TRAINABLE, TensorName
+from shoal.checkpoint.writer import Writer, Written
+from shoal.collectives.group import Result, WorkerGroup
+from shoal.config import Saving
+from shoal.observe.story import StoryKind
+from shoal.store.decisions.worker_state import Rest
+from shoal.strategies.notes import Note
+from shoal.strategies.notes import WrittenPart as NotedPart
+from shoal.strategies.schema import Array
+from shoal.training.engine import Engine, is_window
+from shoal.training.optimizer import TrainedOptimizer
+from shoal.training.prepared import Description
+from shoal.training.run import Run
+from shoal.training.served_saving import ServersParts
+
+_FINISH_WITHIN = 300.0  # seconds that the last parts of a fit may take to get to disk
+
+
+class _OpenDraft(NamedTuple):
+    """A checkpoint that is being written."""
+
+    draft: Draft
+    writers: tuple[str, ...]
+    header: dict[str, Any]
+    parts: dict[str, CheckpointPart]
+    servers: list[CheckpointPart]
+
+
+class Saver:
+    """One worker's hand in the checkpoints of a fit."""
+
+    def __init__(
+        self,
+        run: Run,
+        saving: Saving,
+        described: Description,
+        engine: Engine,
+        optimizer: TrainedOptimizer,
+        servers: ServersParts | None = None,
+    ) -> None:
+        """`servers`: those that hold the optimizer's state write it."""
+        self._happened = run.happened
+        self._folder = Path(saving.folder)
+        self._schedule = parse(saving.every)
+        self._keep = saving.keep
+        self._run = saving.run
+        self._training = saving.training
+        self._me = run.me
+        self._described = described
+        self._engine = engine
+        self._optimizer = optimizer
+        self._writer = Writer()
+        self._servers = servers
+        self._asks = False  # whether it is this worker that has asked the servers
+        self._open: _OpenDraft | None = None
+        self._last_step = run.trained  # steps of the run, when the last checkpoint was taken
+        self._last_time = time.monotonic()
+        self._publishing = False
+
+    def is_due(self, step: int) -> bool:
+        """For the chief's note."""
+        idle = self._open is None and not self._writer.busy
+        return idle and self._schedule.due(step, self._last_step, time.monotonic() - self._last_time)
+
+    def word(self) -> NotedPart | None:
+        """For the next note: what became of this worker's part, once that is known."""
+        self._look()
+        if self._open is None or self._me in self._open.parts:
+            return None
+        match self._writer.poll():
+            case Written(draft, part) if draft == self._open.draft:
+                told = self._servers.poll() if self._servers is not None and self._asks else []
+                if told is None:
+                    return None
+                if isinstance(told, str):
+                    return NotedPart(draft.step, why=told)
+                servers = tuple((one.name, one.nbytes, one.digest) for one in told)
+                return NotedPart(draft.step, part.name, part.nbytes, part.digest, servers=servers)
+            case NotWritten(step, why) if step == self._open.draft.step:
+                return NotedPart(step, why=why)
+        return None
+
+    def begin(
+        self,
+        step: int,
+        view: int,
+        members: tuple[str, ...],
+        given: Result,
+        call: int,
+        returned: Mapping[int, bytes],
+        is_chief: bool,
+        rest: Rest | None = None,
+    ) -> None:
+        """Copies this worker's share of `given`, a fit's whole state; the rest happens in the background.
+
+        The chief has the servers copy what they have, too; in asynchronous training, in a pause that it asked for.
+        """
+        self._last_step, self._last_time = step, time.monotonic()
+        if self._writer.busy:
+            return
+        tensors = self._named(given.arrays)
+        header = {
+            "call": call,
+            "position": to_text(given.values[0]),
+            "callbacks": to_text(given.values[1]),
+            "returned": {str(call): to_text(result) for call, result in returned.items()},
+            **self._described.header(),
+        }
+        draft = Draft(self._folder, self._run, step, view, self._training)
+        self._open = _OpenDraft(draft, members, header, {}, [])
+        shares = divide({name: array.nbytes for name, array in tensors.items()}, len(members))
+        rank = members.index(self._me)
+        self._writer.begin(draft, rank, {name: tensors[name] for name in shares[rank]})
+        self._asks = is_chief
+        if self._servers is not None and is_chief:
+            self._servers.begin(draft, len(members), rest)
+
+    def hear(self, members: tuple[str, ...], notes: Sequence[Note], is_chief: bool) -> None:
+        """After a step: what everyone told of their parts."""
+        if self._open is None:
+            return
+        for member, note in zip(members, notes, strict=True):
+            if note.part is None or note.part.step != self._open.draft.step:
+                continue
+            if note.part.why:
+                self._give_up(f"{member}: {note.part.why}", is_chief)
+                return
+            self._open.parts[member] = CheckpointPart(note.part.name, note.part.nbytes, note.part.digest)
+            self._open.servers.extend(CheckpointPart(*part) for part in note.part.servers)
+        missing = set(self._open.writers) - self._open.parts.keys()
+        if missing - set(members):
+            self._give_up(f"{', '.join(sorted(missing))} was lost while it wrote", is_chief)
+        elif not missing:
+            self._complete(is_chief)
+
+    def finish(self, worker_group: WorkerGroup, is_chief: bool) -> None:
+        """Gets what is being written to disk. Collective, also for who has no part in it."""
+        self._wait()
+        word = self.word()
+        told = worker_group.gather("fit: the last checkpoint", msgspec.msgpack.encode(word))
+        notes = [Note(0, part=msgspec.msgpack.decode(value, type=NotedPart | None)) for value in told.values]
+        self.hear(told.members, notes, is_chief)
+        self._writer.wait(_FINISH_WITHIN)
+        self._look()
+
+    def go_on_alone(self) -> None:
+        """Where nobody else writes but servers: publishes what is on disk by now. Between two steps; never waits."""
+        self._look()
+        if self._open is not None:
+            self.hear((self._me,), [Note(0, part=self.word())], is_chief=True)
+
+    def finish_alone(self) -> None:
+        """The same, but waits until it is all on disk."""
+        self._wait()
+        self.go_on_alone()
+        self._writer.wait(_FINISH_WITHIN)
+        self._look()
+
+    def resumed(self, step: int) -> None:
+        """The fit goes on from a checkpoint of this step."""
+        self._last_step = step
+
+    def _wait(self) -> None:
+        self._writer.wait(_FINISH_WITHIN)
+        if self._servers is not None and self._asks and self._open is not None:
+            self._servers.poll(_FINISH_WITHIN)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _complete(self, is_chief: bool) -> None:
+        assert self._open is not None
+        opened, self._open = self._open, None
+        if is_chief:
+            parts = [*(opened.parts[writer] for writer in opened.writers), *opened.servers]
+            self._writer.wait(_FINISH_WITHIN)
+            self._writer.publish(opened.draft, parts, opened.header, self._keep)
+            self._publishing = True
+
+    def _give_up(self, why: str, is_chief: bool) -> None:
+        assert self._open is not None
+        opened, self._open = self._open, None
+        if is_chief:
+            self._warn(f"no checkpoint of step {opened.draft.step}: {why}")
+            if not self._writer.busy:
+                self._writer.discard(opened.draft)
+
+    def _look(self) -> None:
+        """Whether the chief's last checkpoint has come to its place."""
+        if not self._publishing:
+            return
+        match self._writer.poll():
+            case PublishedCheckpoint(path, warning):
+                self._publishing = False
+                if self._servers is not None:
+                    self._servers.kept(step_of(path) or 0)
+                self._happened(StoryKind.CHECKPOINT, f"{path.name} is written", step_of(path))
+                if warning:
+                    self._warn(warning)
+            case NotWritten(_, why):
+                self._publishing = False
+                self._warn(why)
+
+    def _named(self, arrays: Sequence[Array]) -> dict[str, Array]:
+        """A fit's arrays, as `give` orders them, by name."""
+        variables = self._engine.variables
+        kinds = {
+            TRAINABLE: dict(enumerate(variables.trainable)),  # the place of a table stays free: servers write its rows
+            STATE: dict(enumerate(variable for variable in variables.states if not is_window(variable))),
+            OPTIMIZER: (optimizer := self._optimizer.known(variables)),
+            METRIC: dict(enumerate(variables.metrics)),
+        }
+        names = [
+            str(TensorName(kind, number, variable.path))
+            for kind, listed in kinds.items()
+            for number, variable in listed.items()
+            if not is_window(variable)
+        ]
+        names.append(SEEDS)
+        names += [str(TensorName(CALLBACK, number)) for number in range(len(arrays) - len(names))]
+        named = dict(zip(names, arrays, strict=True))
+        if self._servers is not None:
+            mine = {id(variable) for variable in self._optimizer.rates()}
+            for number, variable in optimizer.items():
+                if id(variable) not in mine:
+                    del named[str(TensorName(OPTIMIZER, number, variable.path))]
+        return named
+
+    def _warn(self, text: str) -> None:
+        self._happened(StoryKind.CHECKPOINT, text, None)
+        print(f"\nshoal: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,326 @@
+"""Synchronous training: every step, all workers' gradients are summed and every worker applies the same update.
+
+The order of a step: take the rows of my pieces → backward per piece, summed into my slots → exchange → apply → logs. A
+step that applies several optimizers does this part by part. A part counts when its exchange has committed; who is lost
+in the middle of a step is replaced by those who are left, and newcomers come in between two steps.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from shoal.collectives.group import AbstractGroup, Result
+from shoal.data.sources import AbstractSource, Split, Taken
+from shoal.errors import Diverged
+from shoal.observe.phases import Phase
+from shoal.observe.story import StoryKind
+from shoal.strategies.allreduce import Division, Exchanged, Reduction, Shared
+from shoal.strategies.balance import suggest_pieces
+from shoal.strategies.notes import Note, leavers, newcomers, stopped
+from shoal.strategies.schema import Array
+from shoal.training.engine import Engine, to_float
+from shoal.training.fit_loop import AbstractTraining
+from shoal.training.logs import Logs
+from shoal.training.model_state import fingerprint
+from shoal.training.position import Position
+from shoal.training.prepared import FitArguments, Prepared
+from shoal.training.run import Run
+from shoal.training.updates import AbstractUpdates
+
+_WORTHWHILE = 0.75  # the part of the workers' summed speeds that is used: below it, more pieces are worth their price
+_MOST_PIECES = 8  # per worker
+_CONSIDER_EVERY = 20  # steps between two looks at whether more pieces would pay
+
+
+class SynchronousTraining(AbstractTraining):
+    """A `fit` in which all workers take every step together."""
+
+    def __init__(
+        self,
+        run: Run,
+        prepared: Prepared,
+        arguments: FitArguments,
+        call: int,
+        pieces: int,
+        fixed: bool,
+        updates: AbstractUpdates,
+    ) -> None:
+        super().__init__(run, prepared, arguments, call)
+        self._updates = updates
+        self._fixed_pieces = fixed
+        self._division = Division(pieces)
+        self._reductions = [
+            Reduction(run.worker_group, part.schema, self._division, name, self._engine.release, prepared.codec)
+            for part, name in zip(self._shape.parts, _names("fit", len(self._shape.parts)), strict=True)
+        ]
+        self._newcomers: tuple[str, ...] = ()  # to be let in before the next step
+        self._leavers: tuple[str, ...] = ()  # gone before the next step
+        self._saver = self._make_saver(updates.parts)
+        self._save_next = False
+
+    def prepare(self) -> None:
+        """For a newcomer, before it is let in."""
+        for reduction in self._reductions:
+            reduction.prepare()
+
+    def close(self) -> None:
+        self._updates.close()
+        self._engine.release()
+        for reduction in self._reductions:
+            reduction.close()
+        if self._saver is not None:
+            self._saver.close()
+
+    def _begin(self) -> bytes | None:
+        if self._run.worker_group.is_late:
+            self._run.record(Phase.JOINING)
+            return self._run.worker_group.enter(self, self._call)
+        self._agree_on_start()
+        self._resume(served=self._updates.parts is not None)
+        if self._saver is not None and self._resumed_at is not None:
+            self._saver.resumed(self._resumed_at)
+        self._updates.open(self._at.epoch, self._source.steps, self._resumed_at)
+        return None
+
+    def _end(self) -> None:
+        self._save_last()
+        self._updates.finish(is_trained=self._arguments.epochs > 0)
+
+    # What a newcomer is told ------------------------------------------------------------------------
+
+    def give(self) -> Result:
+        self._at.pieces, self._at.balance = self._division.pieces, self._division.balance
+        self._at.samples, self._at.extras = 0, []
+        return super().give()
+
+    def take(self, given: Result) -> None:
+        super().take(given)
+        self._division.pieces = self._at.pieces or self._division.pieces
+        self._division.balance = self._at.balance
+
+    def _save(self) -> None:
+        """Between two steps: begin a checkpoint."""
+        assert self._saver is not None
+        self._save_next = False
+        worker_group = self._run.worker_group
+        self._run.record(Phase.SAVING, step=self._at.total)
+        returned = self._run.calls.returned
+        step, chief = self._at.trained, self._run.is_chief
+        self._saver.begin(step, worker_group.view, worker_group.members, self.give(), self._call, returned, chief)
+
+    def _leave(self) -> None:
+        """Between two steps: leave the run. The last ones to leave write a checkpoint before they go."""
+        if set(self._leavers) >= set(self._run.worker_group.members):
+            self._save_last()
+        self._run.leave()
+
+    def _save_last(self) -> None:
+        """The fit is over: its end is worth a checkpoint, on disk before the script goes on."""
+        if self._saver is not None:
+            self._saver.finish(self._run.worker_group, self._run.is_chief)
+            # Without a step, servers that were never asked for anything have nothing to write.
+            if self._updates.parts is None or self._has_trained:
+                self._save()
+            self._saver.finish(self._run.worker_group, self._run.is_chief)
+
+    # Steps ------------------------------------------------------------------------------------------
+
+    def _steps(self, epoch: int) -> Logs:
+        """The steps of an epoch, `steps_per_execution` of them between two calls of the callbacks."""
+        model, steps, at = self._model, self._source.steps, self._at
+        while steps is None or at.step < steps:
+            # Counted from the epoch's start: a worker that comes in the middle calls its callbacks when the others do.
+            first = at.step
+            last = first - first % model.steps_per_execution + model.steps_per_execution
+            last = last if steps is None else min(last, steps)
+            self._callbacks.on_train_batch_begin(first)
+            while at.step < last and (done := self._train(epoch)) is not None:
+                at.logs = done
+            if at.step > first:
+                self._callbacks.on_train_batch_end(at.step - 1, at.logs)
+            if at.step < last:  # the data ran out, or another worker stopped
+                self._warn_if_short(at.step, steps)
+                break
+            if model.stop_training and at.step != steps:
+                self._tell_stop(epoch)
+                break
+        self._updates.watch()
+        return at.logs
+
+    def _train(self, epoch: int) -> Logs | None:
+        """One step; None when there is no data for it, or a worker stopped before it so that it does not count."""
+        engine, at = self._engine, self._at
+        if self._source.is_over(at.step):
+            return None
+        self._updates.hear(epoch, at.step)
+        if self._run.me in self._leavers:
+            self._leave()
+        if self._save_next:
+            self._save()
+        task = _StepTask(self._run, engine, self._source, self._updates, at, self._note)
+        name = f"fit epoch {epoch} step {at.step}"
+        extras: Logs = {}
+        parts: list[Exchanged] = []
+        for part, what in enumerate(_names(name, len(self._shape.parts))):
+            exchanged = self._exchange(part, what, task)
+            if exchanged is None:
+                return None
+            parts.append(exchanged)
+            gradients, states, metrics, found = self._shape.parts[part].split(exchanged.totals)
+            extras |= {log: to_float(value) for log, value in found.items()}
+            engine.add_metrics(metrics, self._shape.parts[part].metrics)
+            if part == len(self._shape.parts) - 1:
+                logs = engine.metric_results() | extras
+                logs = {log: to_float(logs[log]) for log in self._shape.logs}
+            self._run.record(Phase.APPLYING, step=at.total)
+            self._updates.apply(epoch, at.step, part, gradients, states)
+        engine.seeds.advance()
+        if engine.dirties_seeds:
+            engine.put_seeds_back()
+        at.step += 1
+        at.total += 1
+        at.trained += 1
+        at.seen += parts[0].shared.size
+        self._run.record(Phase.CALLBACKS, step=at.total)
+        self._run.count(parts[0].shared.size, self._division.pieces)
+        self._division.learn(parts)
+        self._consider_pieces(parts[-1].shared)
+        return logs
+
+    def _exchange(self, part: int, what: str, task: _StepTask) -> Exchanged | None:
+        """One part of a step; None if the step does not count, which its first part tells."""
+        task.part = part
+        reduction = self._reductions[part]
+        if part == 0:
+            exchanged = reduction.step(what, task, keeper=self, admit=self._newcomers, leavers=self._leavers)
+        else:
+            exchanged = reduction.step(what, task)
+        if exchanged is None:
+            if part > 0:
+                raise Diverged(f"{what}: the data ended in the middle of a step, after the chief was lost")
+            return None
+        if stopped(exchanged.notes):
+            self._model.stop_training = True
+        if part == len(self._shape.parts) - 1 or stopped(exchanged.notes):
+            self._hear(exchanged)
+        return None if stopped(exchanged.notes) else exchanged
+
+    def _hear(self, exchanged: Exchanged) -> None:
+        """What everyone said with the last exchange of a step."""
+        self._newcomers = newcomers(exchanged.notes)
+        self._leavers = leavers(exchanged.shared.members, exchanged.notes)
+        if self._saver is not None:
+            self._saver.hear(exchanged.shared.members, exchanged.notes, self._run.is_chief)
+            self._save_next = any(note.checkpoint for note in exchanged.notes)
+
+    def _consider_pieces(self, shared: Shared) -> None:
+        """Unequal workers need more pieces than equal ones to be used well. Decided alike by all."""
+        if self._fixed_pieces or len(shared.members) == 1 or self._at.total % _CONSIDER_EVERY:
+            return
+        division, members = self._division, shared.members
+        if division.balance.efficiency(division.pieces, members) > _WORTHWHILE:
+            return  # smaller pieces have a price too
+        more = suggest_pieces(division.balance, division.pieces, members, shared.size, _MOST_PIECES * len(members))
+        if more > division.pieces:
+            division.pieces = more
+            text = f"the workers' speeds differ: {more} pieces, not {shared.pieces}, from step {self._at.total} on"
+            self._run.tell(text, below_bar=True)
+            self._run.happened(StoryKind.BALANCE, text, self._at.total)
+
+    def _note(self, seconds: float, part: int, stop: bool = False) -> Note:
+        """What stood before the step is said with its first part; what is to be done after it with its last."""
+        at, run, saver = self._at, self._run, self._saver
+        due = part == 0 and not stop and at.total % run.check_every == 0
+        note = Note(at.total, stop=stop, seconds=seconds, weights=fingerprint(self._engine) if due else None)
+        if part < len(self._shape.parts) - 1 and not stop:
+            return note
+        return msgspec.structs.replace(
+            note,
+            candidates=run.candidates(self._call),
+            checkpoint=saver is not None and run.is_chief and saver.is_due(at.trained + 1),
+            part=saver.word() if saver is not None else None,
+            leaves=run.drains,
+        )
+
+    def _tell_stop(self, epoch: int) -> None:
+        """This worker stopped after the last step: the next one, which others may have begun, must not count."""
+        if self._source.is_over(self._at.step):
+            return
+        stops = partial(self._note, stop=True)
+        task = _StepTask(self._run, self._engine, self._source, self._updates, self._at, stops)
+        what = _names(f"fit epoch {epoch} step {self._at.step}", len(self._shape.parts))[0]
+        self._reductions[0].step(what, task, stops=True)
+
+    def _warn_if_short(self, step: int, steps: int | None) -> None:
+        if steps is not None and step < steps and not self._model.stop_training:
+            warnings.warn(
+                f"the data ran out after {step} of {steps} steps: this epoch ends early. Give data for "
+                "`steps_per_epoch * epochs` batches, for example with `.repeat()`.",
+                stacklevel=2,
+            )
+
+
+class _StepTask:
+    """One worker's part of a step, as often as it is asked for."""
+
+    def __init__(
+        self,
+        run: Run,
+        engine: Engine,
+        source: AbstractSource,
+        updates: AbstractUpdates,
+        at: Position,
+        note: Callable[[float, int], Note],
+    ) -> None:
+        self._run = run
+        self._engine = engine
+        self._source = source
+        self._updates = updates
+        self._at = at
+        self._note = note
+        self.part = 0  # of the step
+        self._taken: Taken | None = None
+        self._taken_in: AbstractGroup | None = None
+        self._started = 0.0
+        self._last: tuple[int, int, Sequence[Array]] | None = None  # the last piece: a redo need not compute it again
+
+    def take(self, split: Split, group: AbstractGroup) -> int | None:
+        # In another view everyone's rows are others.
+        if self._taken_in is not None and group is not self._taken_in:
+            self._run.happened(StoryKind.REDONE, "computed anew among those who are left", self._at.total)
+        if self.part == 0 or group is not self._taken_in:
+            self._run.record(Phase.READING, step=self._at.total)
+            self._taken = self._source.take(self._at.step, split, group)
+            self._taken_in = group
+            if self._taken is not None:
+                self._updates.bring(self._source, self._at.step, self._taken, group)
+        self._started = time.perf_counter()
+        return self._taken.size if self._taken is not None else None
+
+    def compute(self, piece: int, low: int, high: int) -> Sequence[Array]:
+        taken = self._taken
+        assert taken is not None, "take() first"
+        if self._last is not None and self._last[:2] == (self.part, piece):
+            return self._last[2]
+        self._run.record(
+            Phase.COMPUTING, f"piece {piece}: {self._source.names(self._at.step, range(low, high))}", self._at.total
+        )
+        batch, weight = self._engine.batch(self._source.spec(), taken.part(low, high)), (high - low) / taken.size
+        arrays = self._engine.piece(self.part, batch, piece, weight)
+        self._last = (self.part, piece, arrays) if self._engine.pieces_last else None
+        return arrays
+
+    def note(self) -> Note:
+        self._engine.settle()  # a worker without a piece in this step has not waited for its last update yet
+        self._run.record(Phase.EXCHANGING, step=self._at.total)
+        return self._note(time.perf_counter() - self._started, self.part)
+
+
+def _names(what: str, parts: int) -> list[str]:
+    """Of the parts of a step, for people and for the exchange."""
+    return [what] if parts == 1 else [f"{what} part {part}" for part in range(parts)]

@@ -1,0 +1,44 @@
+"""Steps of a script's own: several optimizers, `train_on_batch`, loops.
+
+They give the numbers of plain Keras, and the same bits for any number of workers, also when some are killed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from .runs import BACKENDS, Trainings, succeeded, told
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_steps_of_ones_own_give_plain_keras_numbers_and_the_same_bits_with_workers_killed(
+    trainings: Trainings, backend: str
+) -> None:
+    succeeded(trainings.plain(backend, "own_steps.py", trainings.folder / "plain"))
+    options = "--pieces 4 --threads 1"
+    succeeded(trainings.shoal(backend, f"-n 2 {options}", "own_steps.py", trainings.folder / "two"))
+    killed = trainings.shoal(backend, f"-n 3 {options}", "own_steps.py", trainings.folder / "killed", 1)
+    succeeded(killed)
+    assert len(set(re.findall(r"(worker-\d+) \(pid \d+\) was killed by SIGKILL", killed.stderr))) >= 2, killed.stderr
+    (plain,) = told(trainings.folder / "plain")
+    first, *others = told(trainings.folder / "two")
+    for scene, found in first["scenes"].items():
+        hashes = {other["scenes"][scene]["hash"] for other in (*others, *told(trainings.folder / "killed"))}
+        assert hashes == {found["hash"]}, scene
+        if "random" not in scene:  # pieces draw numbers of their own
+            expected = plain["scenes"][scene]
+            assert found["sums"] == pytest.approx(expected["sums"], rel=2e-4, abs=1e-5), scene
+            assert found["numbers"] == pytest.approx(expected["numbers"], rel=2e-4, abs=2e-5), scene
+    assert [other["differing"] for other in others] == [first["differing"]]  # the chief's batches
+
+
+def test_a_part_of_a_step_on_tensorflow_computes_nothing_that_only_another_part_gives_out(
+    trainings: Trainings,
+) -> None:
+    out = trainings.folder / "parts.json"
+    succeeded(trainings.plain("tensorflow", "parts.py", out))
+    assert json.loads(out.read_text()) == [["critic"], ["maker"]]

@@ -1,0 +1,62 @@
+"""The line that says how a run goes on, and the row of the terminal that it lies on."""
+
+from __future__ import annotations
+
+import pyte
+
+from shoal.cluster.messages import MemberStatus, StatusReply
+from shoal.launch.live_line import draw_row, give_row_back, take_row
+from shoal.launch.progress import progress
+from shoal.observe.phases import TimeUse
+from shoal.observe.time_shares import TimeShares
+
+ROWS, COLUMNS = 6, 40
+
+
+def reply(*members: MemberStatus, strategy: str = "allreduce", losses: int = 0) -> StatusReply:
+    return StatusReply("r1", "/x/train.py", "jax", strategy, 4, 1, 1, 61.0, "/logs", members, losses)
+
+
+def worker(number: int, waits: float, state: str = "training", step: int = 7) -> MemberStatus:
+    spent = TimeShares({TimeUse.COMPUTING: 1.0 - waits, TimeUse.WAITING: waits})
+    return MemberStatus(f"worker-{number}", "worker", 70, "vm", state, step, "", "", 100.0, 0.0, spent)
+
+
+def test_it_says_who_how_far_how_fast_and_where_the_time_goes() -> None:
+    told = progress(reply(worker(0, 0.2), worker(1, 0.2)))
+    assert told == "2 workers · step 7 · 100 samples/s · 80 % computing · 20 % waiting"
+
+
+def test_before_the_first_step_there_is_nothing_to_say() -> None:
+    assert progress(reply(worker(0, 0.0, step=0))) == ""
+
+
+def test_the_one_that_others_wait_for_is_named() -> None:
+    assert "slowest: worker-1" in progress(reply(worker(0, 0.4), worker(1, 0.05), worker(2, 0.5)))
+    assert "slowest" not in progress(reply(worker(0, 0.1), worker(1, 0.05)))
+
+
+def test_losses_and_those_who_are_coming_are_counted() -> None:
+    told = progress(reply(worker(0, 0.0), worker(1, 0.0, "lost"), worker(2, 0.0, "starting"), losses=1))
+    assert told.startswith("1 of 2 workers · step 7 · 100 samples/s · 1 lost")
+
+
+def test_without_a_common_step_their_rates_add_up() -> None:
+    assert "200 samples/s" in progress(reply(worker(0, 0.0), worker(1, 0.0), strategy="ps"))
+
+
+def test_the_script_scrolls_above_the_line_and_gets_its_row_back() -> None:
+    screen = pyte.Screen(COLUMNS, ROWS)
+    stream = pyte.Stream(screen)
+    for number in range(20):
+        stream.feed(f"line {number}\r\n")
+    stream.feed(take_row(ROWS).replace("\n", "\r\n"))
+    for number in range(20, 25):
+        stream.feed(f"line {number}\r\n" + draw_row(ROWS, f"status {number}") + "bar\r")
+    shown = [row.rstrip() for row in screen.display]
+    assert shown == ["line 21", "line 22", "line 23", "line 24", "bar", "status 24"]
+    stream.feed(give_row_back(ROWS))
+    stream.feed("the end\r\n")
+    shown = [row.rstrip() for row in screen.display]
+    assert shown == ["line 21", "line 22", "line 23", "line 24", "the end", ""]
+    assert screen.margins in (None, pyte.screens.Margins(0, ROWS - 1))

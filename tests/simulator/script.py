@@ -1,0 +1,292 @@
+"""A worker's script: what it calls, and how much of that is the product's own.
+
+A fit is: the real `SynchronousTraining`, over the real data agreement and a real source, on a toy model (toy.py). What
+hook/calls/fit.py does before it with Keras (the seed, tracing, callbacks) and hook/calls/evaluate.py is done here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shoal.codecs.codec import AS_THEY_ARE
+from shoal.collectives.abstract import AbstractGroup, Result
+from shoal.data.sources import Arrays, Bookmark
+from shoal.session import Session
+from shoal.strategies.allreduce import Division, Exchanged, Reduction
+from shoal.strategies.notes import Note
+from shoal.strategies.schema import Array, Combine, Entry, Schema
+from shoal.training.calls import decode_plain, encode_plain
+from shoal.training.data_agreement import DataState, agree_on_data
+from shoal.training.logs import Logs
+from shoal.training.prepared import Description, FitArguments, Prepared
+from shoal.training.synchronous import SynchronousTraining
+from shoal.training.updates import OwnUpdates
+
+from .machine import Process, current
+from .toy import BATCH, EPOCHS, SAMPLES, NoTables, ToyEngine, ToyModel, ToyOptimizer, stops, tested
+
+if TYPE_CHECKING:
+    from .elastic import Simulation
+
+TRIALS = 4
+
+
+class Script:
+    """What the user's script and the hook do in one worker."""
+
+    def __init__(self, sim: Simulation, process: Process, run: Session) -> None:
+        self.sim = sim
+        self.plan = sim.plan
+        self.process = process
+        self.number = int(process.name.rpartition("-")[2])
+        self.run = run
+        self.model = ToyModel(self.plan.executes)
+        self.engine = ToyEngine(self.plan, self.number, partial(self.work, 0.05))
+        self.knows = not run.worker_group.is_late  # its weights are the run's
+        self.fails: str | None = None
+        self.dawdles = 0.0  # seconds that what it does next takes longer
+        self._tests = Schema(
+            [
+                Entry("total", Combine.SUM, "int64", (1,)),
+                Entry("counted", Combine.SUM, "int64", (self.plan.pieces,)),
+                Entry("who", Combine.SUM, "int64", (self.plan.pieces,)),
+            ]
+        )
+
+    @property
+    def weights(self) -> int:
+        return int(self.engine.weights.value[0])
+
+    def execute(self) -> None:
+        self.work(0.05)
+        for name in EPOCHS:
+            self.work(0.02)
+            fit = partial(self._fit, name)
+            returned = self.run.calls.count("fit", fit, encode_plain, decode_plain, waits=False)
+            self.sim.watcher.returned(self, name, returned)
+            if name == "first":
+                self.work(0.02)
+                if self.plan.raises is not None:
+                    self.try_something()
+                self.evaluate("between the fits")
+
+    def try_something(self) -> None:
+        """As a tuner does: what it tries may raise, and then it goes on."""
+        try:
+            self.run.calls.count("evaluate", lambda call: self._trial(), encode_plain, decode_plain)
+        except ValueError:
+            self.sim.watcher.caught.append(self.process.name)
+
+    def _trial(self) -> int:
+        for act in range(TRIALS):
+            self.sim.mark("trial")
+            self.work(0.02)
+            if act == TRIALS // 2 and self.plan.raises in ("all", self.number):
+                raise ValueError("a trial that came to nothing")
+            self.test(f"trial {act}")
+        return TRIALS
+
+    def evaluate(self, name: str) -> None:
+        returned = self.run.calls.count("evaluate", lambda call: self.test(name), encode_plain, decode_plain)
+        self.sim.watcher.returned(self, name, returned)
+
+    def work(self, seconds: float) -> None:
+        """Takes about that long; the script may fail meanwhile."""
+        task = current()
+        longer, self.dawdles = self.dawdles, 0.0
+        task.sleep(seconds * (0.5 + self.sim.world.random.random()) + longer)
+        if self.fails is not None:
+            error, self.fails = self.fails, None
+            raise ValueError(error)
+
+    def test(self, name: str) -> int:
+        """As hook/calls/evaluate.py does: one act that takes data together, agrees on names and reduces."""
+        reduction = Reduction(self.run.worker_group, self._tests, Division(self.plan.pieces), None)
+
+        def act(group: AbstractGroup) -> Result:
+            self.sim.mark("evaluate")
+            self.work(0.05)
+            names = group.gather(f"{name}: names of logs", b"loss")
+            tests = lambda piece: (self._piece(name, piece), 1.0)  # noqa: E731
+            reduced = reduction.reduce(group, name, self.plan.pieces, tests, lambda: Note(0))
+            return Result([names[0], *reduced.values], reduced.arrays)
+
+        try:
+            result = self.run.worker_group.commit(act)
+            exchanged = reduction.exchanged(Result(result.values[1:], result.arrays))
+            self.sim.watcher.counted(self, name, exchanged)
+            return int(exchanged.totals[0][0])
+        finally:
+            reduction.close()
+
+    def _piece(self, name: str, piece: int) -> list[Array]:
+        """One piece: what it contributes, that it has been counted, and by whom."""
+        counted, who = np.zeros(self.plan.pieces, np.int64), np.zeros(self.plan.pieces, np.int64)
+        counted[piece], who[piece] = 1, 1 + self.number
+        return [np.array([tested(self.weights, name, piece)]), counted, who]
+
+    # A fit ----------------------------------------------------------------------------------------------
+
+    def _fit(self, name: str, call: int) -> Any:
+        run, engine, plan = self.run, self.engine, self.plan
+        seed = self._agree_on_seed(name)
+        source = agree_on_data("fit", Arrays([np.arange(SAMPLES)], "leaf", BATCH, seed), [], run)
+        engine.begin(seed)
+        callbacks = ToyCallbacks(self, name)
+        optimizer = ToyOptimizer(engine)
+        prepared = Prepared(
+            self.model,
+            engine,
+            optimizer,
+            NoTables(),  # type: ignore[arg-type]
+            Description(None, "jax", "3.15"),
+            engine.trace(None),
+            source,
+            seed,
+            None,
+            ToyValidation(self, name) if plan.validates else None,
+            callbacks,
+            AS_THEY_ARE,
+        )
+        arguments, updates = FitArguments(epochs=EPOCHS[name]), OwnUpdates(engine, optimizer)
+        training = ObservedTraining(run, prepared, arguments, call, plan.pieces, True, updates)
+        training.observe(self, name)
+        with closing(training):
+            if run.worker_group.is_late:
+                training.prepare()
+            over = training.run()
+        if over is not None:
+            return decode_plain(over)
+        self.sim.watcher.check(
+            optimizer.finished == 1, f"{name}: its optimizer was finished {optimizer.finished} times"
+        )
+        return callbacks.returned
+
+    def _agree_on_seed(self, name: str) -> int:
+        """The chief's counts; one that came late has another until it is told."""
+        mine = 1000 + self.number
+        if self.run.worker_group.is_late:
+            return mine
+        told = self.run.worker_group.gather(f"{name}: the seed", str(mine).encode())
+        self.sim.watcher.agreed_on_seed(self, name, told)
+        return int(told.chiefs)
+
+
+class ObservedTraining(SynchronousTraining):
+    """The product's own, which tells the watcher what it has done; it does nothing else than that one."""
+
+    def observe(self, script: Script, name: str) -> None:
+        self._script, self._name = script, name
+        self._exchanged: list[Exchanged] = []
+
+    def give(self) -> Result:
+        given = super().give()
+        self._script.sim.watcher.gave(self._script, self._name, self._at)
+        return given
+
+    def take(self, given: Result) -> None:
+        super().take(given)
+        self._script.knows = True
+        self._script.sim.watcher.took(self._script, self._name, self._at)
+        self._script.sim.mark("let in")
+
+    def _exchange(self, part: int, what: str, task: Any) -> Exchanged | None:
+        exchanged = super()._exchange(part, what, task)
+        if exchanged is not None:
+            self._script.sim.watcher.counted(self._script, f"{self._name}: {what}", exchanged)
+            self._exchanged.append(exchanged)
+        return exchanged
+
+    def _train(self, epoch: int) -> Logs | None:
+        self._exchanged, step = [], self._at.step
+        logs = super()._train(epoch)
+        if logs is not None:
+            done = (self._name, epoch, step, self._script.weights)
+            self._script.sim.watcher.committed(self._script, done, self._exchanged[0], logs)
+            self._script.sim.watcher.same(self._script, f"speeds after {done}", self._division.balance)
+        return logs
+
+
+class ToyValidation:
+    """A `Validation`."""
+
+    bookmark = Bookmark()
+    data = DataState()
+
+    def __init__(self, script: Script, name: str) -> None:
+        self._script, self._name = script, name
+
+    def join(self, state: DataState) -> None:
+        """Its data is always the same."""
+
+    def run(self, epoch: int) -> Logs:
+        return {"total": self._script.test(f"{self._name} epoch {epoch}: validation")}
+
+
+class ToyCallbacks:
+    """`Callbacks`: a History, one that stops the fit, one that evaluates; and they check when they are called."""
+
+    def __init__(self, script: Script, name: str) -> None:
+        self._script, self._name = script, name
+        self._where = ""  # in which of Keras's pairs of begin and end
+        self._epoch = 0
+        self._next: int | None = None  # batch, as soon as one has been
+        self._calls = 0  # for the batches of this fit
+        self._history: list[Any] = []
+
+    @property
+    def returned(self) -> list[Any]:
+        return [self._script.weights, self._calls, self._history]
+
+    def on_train_begin(self) -> None:
+        self._go("", "fit", "the fit begins")
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        self._go("fit", "", "the fit ends")
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        self._go("fit", "epoch", f"epoch {epoch} begins")
+        self._epoch, self._next = epoch, None
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        self._go("epoch", "fit", f"epoch {epoch} ends")
+        self._history.append([epoch, logs])
+        if self._script.plan.nested:
+            self._script.evaluate(f"{self._name} epoch {epoch}: callback")
+
+    def on_train_batch_begin(self, batch: int) -> None:
+        self._go("epoch", "batch", f"batch {batch} begins")
+        self._script.sim.watcher.check(self._next in (None, batch), f"{self._next} was due, not batch {batch}")
+
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
+        self._go("batch", "epoch", f"batch {batch} ends")
+        self._script.sim.watcher.logged(self._script, (self._name, self._epoch, batch), logs)
+        self._next = batch + 1
+        self._calls += 1
+        listens = self._script.plan.stops_on in (None, self._script.number)
+        if listens and stops(self._script.plan, self._name, self._epoch, batch):
+            self._script.model.stop_training = True
+
+    def first_epoch(self, given: int) -> int:
+        return given
+
+    def run_users_code(self, hooks: Collection[str]) -> bool:
+        return True
+
+    def remember(self) -> tuple[bytes, list[Array]]:
+        return encode_plain(self._history), [np.array([self._calls])]
+
+    def restore(self, remembered: bytes, arrays: Sequence[Array]) -> None:
+        self._history, self._calls = decode_plain(remembered), int(arrays[0][0])
+
+    def _go(self, before: str, after: str, what: str) -> None:
+        me = self._script.process.name
+        # A batch that did not count has no end: the data was over, or another has stopped before it.
+        where = "epoch" if self._where == "batch" and before == "epoch" and after == "fit" else self._where
+        self._script.sim.watcher.check(where == before, f"{me}: {what} within {self._where!r}, not {before!r}")
+        self._where = after
