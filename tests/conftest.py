@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import sys
+import threading
 from pathlib import Path
 
 import pytest
+
+from shoal.cluster import coordinator_link
 
 LONGEST = ("hook", "launch", "simulator", "store")  # folders, from the longest on
 
@@ -21,3 +27,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return -allowed[item.path], LONGEST.index(folder) if folder in LONGEST else len(LONGEST), item.path
 
     items.sort(key=place)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_scene_ends_the_tests() -> None:
+    """A link whose run is over ends its process after a while, which in a scene is the one that runs the tests."""
+    coordinator_link.GRACE = 3600.0
+
+
+def pytest_unconfigure() -> None:
+    """Python would wait for ever for a thread that hangs. Its test has failed; where it hangs is told."""
+    left = [thread for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]
+    for thread in left:
+        thread.join(10.0)
+    if any(thread.is_alive() for thread in left):
+        faulthandler.dump_traceback(sys.__stderr__)
+        os._exit(1)

@@ -202,7 +202,7 @@ class Store:
             except BaseException as error:
                 self.errors.append(error)
 
-        thread = threading.Thread(target=guarded)
+        thread = threading.Thread(target=guarded, daemon=True)  # one that hangs must not keep the tests from ending
         thread.start()
         self._threads.append(thread)
 
@@ -233,8 +233,6 @@ class Store:
         client = Client(id, 0, coordinator_link, self.run.key, SHAPES, self.initial(), 2, self.codec)
         client.open(Open(0, SIZES, 0, BATCHES, self.bound, self.replicas, 2, tables=(3, 4)))
         for epoch in range(EPOCHS):
-            if epoch:
-                self.met.wait(30)  # as trainings do, where all take the weights at the end of an epoch
             if epoch and self.assigned is not None:  # by all, some perhaps when others train again
                 values = [[np.full(shape.weights[0].size, self.assigned, np.float32), ONE] for shape in DENSE]
                 client.deliver(Assignment(epoch, 0), dict(enumerate(values)), None)
@@ -251,6 +249,7 @@ class Store:
                 pushed = [[asked[shard], np.ones(asked[shard].size * TABLE.width, np.float32)] for shard in (3, 4)]
                 client.push(todo.batch, [*dense, *pushed], None)
             self.ends.setdefault(id, []).append(todo)
+            self.met.wait(30)  # as trainings do: nobody goes on, or closes it, before all have the epoch's weights
         self.staleness += client.observed.elements()
         if number == 0:
             self.looked = list(client.look({3: np.array([0, 2, 998]), 4: np.array([1])}).values())
