@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-keras check format bench chaos corpus clean
+.PHONY: demo test test-full test-keras check format bench chaos corpus clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
@@ -12,6 +12,10 @@ demo: $(READY)
 # In two processes: many tests wait for more than they compute.
 test: check
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# With every scene on every backend: about three times as long.
+test-full: check
+	SHOAL_TEST_ALL=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The hook with another Keras: `make test-keras VERSION=3.12.0`, or VERSION=nightly. It gets an environment of its own,
 # which has that Keras before all that .venv has. The tests are those that use every feature of Keras which Shoal hooks.

@@ -13,10 +13,13 @@ import pytest
 from shoal.cluster import coordinator_link
 
 LONGEST = ("hook", "launch", "simulator", "store")  # folders, from the longest on
+FULL = bool(os.environ.get("SHOAL_TEST_ALL"))  # `make test-full`
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long modules begin first, so that neither process works alone at the end."""
+    if not FULL:
+        _leave_out(config, items)
     allowed: dict[Path, float] = {}  # seconds, by module: those that say how long they may take are the longest
     for item in items:
         limit = item.get_closest_marker("timeout")
@@ -27,6 +30,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return -allowed[item.path], LONGEST.index(folder) if folder in LONGEST else len(LONGEST), item.path
 
     items.sort(key=place)
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is marked `full`: the same scenes on more backends, and with more workers."""
+    left_out = [item for item in items if item.get_closest_marker("full")]
+    items[:] = [item for item in items if not item.get_closest_marker("full")]
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(autouse=True, scope="session")

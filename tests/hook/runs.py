@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 import psutil
+import pytest
 from click.testing import CliRunner
 
 from shoal import cli
@@ -22,9 +23,15 @@ from shoal.launch.environment import of_worker
 from .warm import Running, Warm
 
 BACKENDS = ("jax", "tensorflow", "torch")
+FULL = bool(os.environ.get("SHOAL_TEST_ALL"))  # every scene on every backend; see tests/conftest.py
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 PATIENCE = 120.0  # seconds for something to happen in a run that goes on
 LIMIT = 280.0  # seconds for one training; only a broken one takes so long
+
+
+def full(*values: Any, id: str | None = None) -> Any:
+    """A case that only `make test-full` runs: it compiles much, and what it shows is shown on another backend, too."""
+    return pytest.param(*values, marks=pytest.mark.full, id=id)
 
 
 class WarmProcesses:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .runs import SCRIPTS, Going, Trainings, succeeded
+from .runs import FULL, SCRIPTS, Going, Trainings, succeeded
 
 HALT = 17  # a step in the middle of the second epoch of the second fit
 EVERY = "--checkpoint-every 5steps"
@@ -41,7 +41,7 @@ def test_a_training_that_was_cut_off_goes_on_in_mid_epoch_on_any_number_of_worke
     power_cut(trainings, trainings.folder / "cut.json", cut)
     newest = max(cut.glob("step-*"))
     (newest / "manifest.json").write_bytes((newest / "manifest.json").read_bytes()[:-50])  # and this one is torn
-    for workers in (1, 2, 4):
+    for workers in (1, 2, 4) if FULL else (4,):
         folder = trainings.folder / f"on-{workers}"
         shutil.copytree(cut, folder)
         out = trainings.folder / f"on-{workers}.json"
@@ -51,7 +51,7 @@ def test_a_training_that_was_cut_off_goes_on_in_mid_epoch_on_any_number_of_worke
         assert f"{newest.name} is passed over" in result.stderr
         assert json.loads(out.read_text()) == undisturbed
     before = sorted(cut.glob("step-*"))[-2]
-    for backend in ("torch", "tensorflow"):
+    for backend in ("torch", "tensorflow") if FULL else ("torch",):
         found = train(trainings, backend, f"-n 2 --resume {before}", trainings.folder / f"on-{backend}.json")
         assert found["first"] == undisturbed["first"]
         assert found["tested"] == undisturbed["tested"]

@@ -13,21 +13,21 @@ import pytest
 from corpus.header import SCRIPTS, read
 from corpus.run import Ended, is_as_told, judge
 
-from .runs import Trainings
+from .runs import Trainings, full
 
 SOME = [  # that write no files, with the updates that their optimizers make
-    ("custom_step_torch", "torch", 40),
+    full("custom_step_torch", "torch", 40),
     ("gan_vae_gan", "torch", 348),
-    ("loss_sum", "torch", 9),
-    ("loop_jax_shoal", "jax", 44),
+    full("loss_sum", "torch", 9),
+    full("loop_jax_shoal", "jax", 44),
     ("timeseries_generator", "jax", 45),
-    ("vision_masked_autoencoder", "tensorflow", 32),
+    full("vision_masked_autoencoder", "tensorflow", 32),
     ("gan_adversarial_autoencoder", "tensorflow", 96),
 ]
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("name", "backend", "updates"), SOME, ids=[f"{name}-{backend}" for name, backend, _ in SOME])
+@pytest.mark.parametrize(("name", "backend", "updates"), SOME)
 def test_a_script_as_users_write_them_comes_to_what_it_says(
     trainings: Trainings, name: str, backend: str, updates: int, tmp_path: Path
 ) -> None:

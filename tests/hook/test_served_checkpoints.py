@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .runs import SCRIPTS, Going, Trainings, newest, succeeded, told
+from .runs import SCRIPTS, Going, Trainings, full, newest, succeeded, told
 from .test_parameter_servers import EVERY_SAMPLE_ONCE, Killer
 
 STEPS = 13  # in an epoch
@@ -47,7 +47,9 @@ IN_FLOAT16_WITH_AVERAGES = (2, "--averaged", "arrays")  # the second model's fir
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("backend", "fits"), [("tensorflow", SECOND_FIT), ("jax", IN_FLOAT16_WITH_AVERAGES)], ids=["second fit", "float16"]
+    ("backend", "fits"),
+    [("torch", SECOND_FIT), full("tensorflow", SECOND_FIT), full("jax", IN_FLOAT16_WITH_AVERAGES)],
+    ids=["second fit on torch", "second fit", "float16"],
 )
 def test_synchronous_training_has_the_same_bits_whoever_wrote_the_checkpoint_and_whoever_goes_on(
     trainings: Trainings, backend: str, fits: tuple[object, ...]

@@ -47,7 +47,9 @@ def differing() -> list[float]:
     return [float(model.train_on_batch(rng.normal(size=(8, 6)), rng.integers(0, 3, 8))[0]) for _ in range(3)]
 
 
-def scenes(between: Callable[[], None]) -> dict[str, Any]:
+def scenes(between: Callable[[], None], few: bool) -> dict[str, Any]:
+    if few:
+        return {"on batch": loop(classifier(), between)}
     return {
         "on batch": loop(classifier(), lambda: None),
         "on batch, random": loop(classifier(layers.Dropout(0.3, seed=1)), between),

@@ -118,8 +118,10 @@ def train(
     return told(values or [*model.variables, *optimizer.variables], numbers)
 
 
-def scenes(between: Callable[[], None]) -> dict[str, Any]:
+def scenes(between: Callable[[], None], few: bool) -> dict[str, Any]:
     random = classifier(layers.Dropout(0.3, seed=1), layers.BatchNormalization())
+    if few:
+        return {"loop": train(classifier(), between=between)}
     return {
         "loop": train(classifier()),
         "loop over a stream, with two steps for a batch": train(classifier(), "a stream", calls=2),
