@@ -20,9 +20,11 @@ from shoal.checkpoint.resumed import look_into
 from shoal.clock import Deadline
 from shoal.cluster import coordinator_address, folders
 from shoal.cluster.announcements import Announcements
+from shoal.cluster.clock_offset import ClockOffset
 from shoal.cluster.coordinator_link import CoordinatorLink
 from shoal.cluster.evidence import this_machine, this_place
 from shoal.cluster.identity import Identity
+from shoal.cluster.member_record import record_keeper
 from shoal.cluster.messages import WorkDone
 from shoal.cluster.snapshot_files import SnapshotFiles
 from shoal.cluster.view import Member, Nearby, View, role_of
@@ -32,8 +34,11 @@ from shoal.config import CHECK_EVERY, RunConfig, Saving, Servers
 from shoal.errors import RunEnded, ViewChanged
 from shoal.files import Chief, Files
 from shoal.hook.patching.script_line import at_script_line
+from shoal.hook.profiling import StepProfile
 from shoal.observe.phases import Phase
-from shoal.observe.recorder import Recorder
+from shoal.observe.profiled_steps import PROFILES, ProfiledSteps
+from shoal.observe.record_keeper import RecordKeeper
+from shoal.observe.recorder import RING, Moment, Recorder, Waited
 from shoal.observe.story import Story, StoryKind
 from shoal.store.client import Client
 from shoal.store.decisions.saves import ShardWriter
@@ -69,10 +74,14 @@ class Session:
         folder: Path | None = None,
         files: Files | None = None,
         nearby: Listener | None = None,
+        record_keeper: RecordKeeper | None = None,
+        profile: StepProfile | None = None,
     ) -> None:
         """Workers of the same host come to `nearby`, where there is one, and all others to `listener`."""
         self._me = me
         self._nearby = nearby
+        self._record_keeper = record_keeper
+        self._profile = profile
         self.files = files
         self._folder = folder
         self.snapshots = SnapshotFiles(folder)
@@ -82,7 +91,7 @@ class Session:
         self._key = key
         self._on_training = on_training
         self._worker_group: WorkerGroup | None = None
-        self.recorder = coordinator_link.recorder if coordinator_link is not None else Recorder()
+        self.recorder = coordinator_link.recorder if coordinator_link is not None else Recorder(ring=0)
         resumed = look_into(Path(config.resume)) if config is not None and config.resume is not None else None
         patience = config.deadlines.stall if config is not None else 0.0
         on_call = files.come if files is not None else lambda: None
@@ -372,11 +381,14 @@ class Session:
 
     def close(self, ok: bool) -> None:
         """Leaves the run. After a good end it waits for the others: they may still need this worker's last result."""
+        if self._profile is not None:
+            self._profile.close()
         if self.files is not None and ok:
             self.files.over()
         if self.coordinator_link is not None and ok:
             self.calls.settle()
             hook.leave_servers(self)
+            self._close_record(is_over=False)
             self.coordinator_link.done(WorkDone(dict(self.calls.made), self.trained, self.seen, self.recorder.shares()))
             worker_group = (
                 self._worker_group if self._worker_group is not None and self._worker_group.has_acted else None
@@ -388,6 +400,7 @@ class Session:
                 self.at_good_end()
         if self._worker_group is not None:
             self._worker_group.close()
+        self._close_record()
         for listener in (self._listener, self._nearby):
             if listener is not None:
                 listener.close()
@@ -395,6 +408,11 @@ class Session:
             self.coordinator_link.close()
         if self.files is not None:
             self.files.close()
+
+    def _close_record(self, is_over: bool = True) -> None:
+        """On another host, while the coordinator still listens."""
+        if self._record_keeper is not None and (is_over or (self._config is not None and not self._config.logs)):
+            self._record_keeper.close()
 
     def _form(self, view: View, wakeup: Wakeup) -> AbstractGroup:
         if self.coordinator_link is None or self._config is None or self._listener is None or self._key is None:
@@ -411,9 +429,9 @@ class Session:
             self._nearby,
         )
 
-    def _wait(self, waiting: bool, waited: float = 0.0) -> None:
-        """Whether this worker is in an exchange, where it can't go on unless all come; and how long it waited there."""
-        self.recorder.wait(waited)
+    def _wait(self, waiting: bool, waits: Sequence[Waited] = ()) -> None:
+        """Whether this worker is in an exchange, where it can't go on unless all come; and when it waited there."""
+        self.recorder.wait(waits)
         self.recorder.exchange(waiting)
         if self.files is not None:
             self.files.meet(waiting)
@@ -447,7 +465,10 @@ def start(
     find = partial(coordinator_address.find, folder) if config.least is not None else None
     near = Nearby(this_place(), own_host) if config.transport == "auto" else None
     member = Member(member_id, role, os.getpid(), platform.node(), this_machine(), listener.address, near)
-    recorder = Recorder(StatusPage(folder / f"{member_id}{folders.STATUS_PAGE}").write)
+    page = StatusPage(folder / f"{member_id}{folders.STATUS_PAGE}")
+    profile = _profile(config, member_id)
+    hears = page.write if profile is None else partial(_hear, page, profile)
+    recorder = Recorder(hears, RING if config.record else 0)
     identity = Identity.of_this_process(config)
     shared = _files(config, member_id, folder)
 
@@ -456,16 +477,34 @@ def start(
         if shared is not None:
             shared.become_chief()
 
+    clock_offset = ClockOffset(member.machine) if not config.logs else None
     # The listener is restored if somebody deletes the run's folder.
     upkeep = (nearby or listener).restore
     coordinator_link = CoordinatorLink.join(
-        coordinator, key, member, identity, config.deadlines, recorder, become_chief, find, upkeep=upkeep
+        coordinator, key, member, identity, config.deadlines, recorder, become_chief, find, upkeep, clock_offset
     )
+    keeper = record_keeper(config, coordinator_link, clock_offset)
+    if keeper is not None:
+        keeper.start()
     trains: Callable[[], None] | None = on_training
     if not coordinator_link.view.has(member_id):
         on_training()
         trains = None
-    return _enter(Session(member_id, config, coordinator_link, listener, key, trains, folder, shared, nearby))
+    return _enter(
+        Session(member_id, config, coordinator_link, listener, key, trains, folder, shared, nearby, keeper, profile)
+    )
+
+
+def _profile(config: RunConfig, member: str) -> StepProfile | None:
+    """Not on other hosts, which have no logs, and not on servers."""
+    if config.profile is None or not config.logs or role_of(member) != "worker":
+        return None
+    return StepProfile(ProfiledSteps(*config.profile), Path(config.logs, PROFILES, member))
+
+
+def _hear(page: StatusPage, profile: StepProfile, moment: Moment) -> None:
+    page.write(moment)
+    profile.hear(moment)
 
 
 def _files(config: RunConfig, member: str, folder: Path) -> Files | None:

@@ -17,6 +17,7 @@ from shoal.launch.checkpoint_choice import resumed_by, saving_of
 from shoal.launch.limits import check_processes
 from shoal.launch.request import LaunchRequest
 from shoal.launch.script import BACKEND, find_script, read_script
+from shoal.observe.profiled_steps import ProfiledSteps
 from shoal.wire.addresses import TlsAddress, UnixAddress
 from shoal.wire.addresses import parse as parse_address
 
@@ -45,6 +46,7 @@ class LaunchPlan:
     token: Path | None = None  # where to write what a joining host needs
     preloads: bool = False  # keras may be imported before the script begins
     live: bool = False  # show how it goes on
+    trace: Path | None = None  # where to write one when the run is over
 
     @property
     def members(self) -> tuple[ProcessPlan, ...]:
@@ -107,6 +109,10 @@ def make_plan(
         saving=saving_of(request, run, resume),
         resume=str(resume) if resume is not None else None,
         seed=seed,
+        epoch=time.time() - time.monotonic(),
+        record=request.record,
+        profile=_profile(request),
+        trace=request.trace is not None,
         verbose=request.verbose,
         logs=str(Path(request.logs).absolute() if request.logs else logs.home(environ) / run),
     )
@@ -128,6 +134,7 @@ def make_plan(
         token=_token(request),
         preloads=preloads,
         live=request.live and not config.is_plain,
+        trace=_trace(request),
     )
 
 
@@ -261,6 +268,31 @@ def _token(request: LaunchRequest) -> Path | None:
     if not path.parent.is_dir():
         raise UsageError(f"{asked}: there is no folder {path.parent}.")
     return path
+
+
+def _trace(request: LaunchRequest) -> Path | None:
+    """Where the trace is to be written, if somebody wants one."""
+    if request.trace is None:
+        return None
+    if not request.record:
+        raise UsageError(f"--trace {request.trace} is made of the record of what members do: leave --no-record out.")
+    path = Path(request.trace).absolute()
+    if path.is_dir():
+        raise UsageError(f"--trace {request.trace} is a folder; name a file in it, such as {path / 'trace.json'}.")
+    if not path.parent.is_dir():
+        raise UsageError(f"--trace {request.trace}: there is no folder {path.parent}.")
+    return path
+
+
+def _profile(request: LaunchRequest) -> tuple[int, int] | None:
+    """The first and the last step to be profiled, if some are."""
+    if request.profile is None:
+        return None
+    try:
+        steps = ProfiledSteps.parse(request.profile)
+    except ValueError as error:
+        raise UsageError(f"--profile {request.profile}: {error}.") from error
+    return steps.first, steps.last
 
 
 def _check_one_of(what: str, value: str, known: tuple[str, ...]) -> None:
