@@ -32,6 +32,7 @@ from shoal.config import CHECK_EVERY, RunConfig, Saving, Servers
 from shoal.errors import RunEnded, ViewChanged
 from shoal.files import Chief, Files
 from shoal.hook.patching.script_line import at_script_line
+from shoal.observe.counters import Counters
 from shoal.observe.phases import Phase
 from shoal.observe.recorder import Recorder
 from shoal.observe.story import Story, StoryKind
@@ -191,7 +192,8 @@ class Session:
         assert self._key is not None
         assert self._config is not None
         patience = self._config.deadlines.stall
-        return Client(self._me, call, self.coordinator_link, self._key, shapes, initial, ahead, codec, patience)
+        link, traffic = self.coordinator_link, self.counters.traffic
+        return Client(self._me, call, link, self._key, shapes, initial, ahead, codec, patience, traffic)
 
     def server(
         self,
@@ -292,6 +294,11 @@ class Session:
             self._on_training = None
         self.recorder.count(samples, pieces)
 
+    @property
+    def counters(self) -> Counters:
+        """Of this worker, for `shoal doctor`."""
+        return self.recorder.counters
+
     def script_line(self) -> str:
         return at_script_line()
 
@@ -377,7 +384,8 @@ class Session:
         if self.coordinator_link is not None and ok:
             self.calls.settle()
             hook.leave_servers(self)
-            self.coordinator_link.done(WorkDone(dict(self.calls.made), self.trained, self.seen, self.recorder.shares()))
+            spent, counted = self.recorder.shares(), self.counters.figures()
+            self.coordinator_link.done(WorkDone(dict(self.calls.made), self.trained, self.seen, spent, counted))
             worker_group = (
                 self._worker_group if self._worker_group is not None and self._worker_group.has_acted else None
             )
@@ -409,6 +417,7 @@ class Session:
             wakeup,
             self._wait,
             self._nearby,
+            self.counters.traffic,
         )
 
     def _wait(self, waiting: bool, waited: float = 0.0) -> None:

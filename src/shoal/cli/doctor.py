@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from pathlib import Path
@@ -17,12 +18,15 @@ from shoal.observe.doctor import Finding, RunFacts, WorkerFacts, examine
 from shoal.observe.phases import TimeUse
 from shoal.observe.time_shares import together
 
+_MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
 
 @click.command()
 @click.argument("run", required=False)
 @click.option("--json", "as_json", is_flag=True, help="The same findings for programs.")
 def doctor(run: str | None, as_json: bool) -> None:
-    """Say what limits a run, the worst first: data, callbacks, a slow worker, the exchange, memory.
+    """Say what limits a run, the worst first: data, callbacks, checkpoints, compilation, a slow worker, the exchange,
+    small pieces, cores, memory.
 
     RUN is a run's name, or the folder of its logs; without it, the one that is going on, or the last one. Of a run that
     is going on, the last seconds are looked at; of one that is over, all of it.
@@ -56,16 +60,22 @@ def facts_of(reply: StatusReply) -> RunFacts:
     workers = [member for member in reply.members if member.role == "worker" and member.state in trained]
     here = all(member.host == platform.node() for member in workers)
     return RunFacts(
-        tuple(WorkerFacts(member.id, member.host, member.spent, member.memory) for member in workers),
+        tuple(WorkerFacts(member.id, member.host, member.spent, member.memory, member.counted) for member in workers),
         reply.pieces,
         reply.threads,
         os.cpu_count() if here else None,
         _memory() if here else None,
+        not any(member.counted.asynchronous for member in workers),
     )
 
 
 def _memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Bytes that this host has, or that a container on it may use."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _MEMORY_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # "max": there is none
+            limits.append(int(path.read_text(encoding="ascii")))
+    return min(limits)
 
 
 def _reply(run: str | None) -> StatusReply:

@@ -56,6 +56,7 @@ from shoal.cluster.messages import (
 from shoal.cluster.view import Member, View
 from shoal.config import Deadlines
 from shoal.errors import CutOff, PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged, WireError
+from shoal.observe.counters import WorkerFigures
 from shoal.observe.recorder import Recorder
 from shoal.observe.time_shares import TimeShares
 from shoal.wire.connection import Connection, connect
@@ -111,7 +112,7 @@ class CoordinatorLink:
         self._said: deque[Message] = deque(maxlen=_REPEATED)  # for a coordinator that has heard nothing yet
         self._connection = connection
         self._beat_every = deadlines.silence / 10
-        self._history: deque[tuple[float, int, TimeShares]] = deque(maxlen=_RATE_WINDOW + 1)
+        self._history: deque[tuple[float, int, TimeShares, WorkerFigures]] = deque(maxlen=_RATE_WINDOW + 1)
         self._joined: Join | None = None
         self._outbox: deque[Message] = deque()
         self._poke = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -531,12 +532,22 @@ class CoordinatorLink:
     def _beat(self) -> Beat:
         step, activity, exchanging, since = self.recorder.now
         now, trained = time.monotonic(), self.recorder.samples
-        spent = self.recorder.shares()
-        self._history.append((now, trained, spent))
-        began, samples, before = self._history[0]
+        spent, counted = self.recorder.shares(), self.recorder.counters.figures()
+        self._history.append((now, trained, spent, counted))
+        began, samples, before, counted_before = self._history[0]
         rate = (trained - samples) / (now - began) if now > began else 0.0
         lately, memory = spent.since(before), resident_bytes()
-        return Beat(step, activity, now - since, rate, exchanging, self.recorder.pieces, lately, memory)
+        return Beat(
+            step,
+            activity,
+            now - since,
+            rate,
+            exchanging,
+            self.recorder.pieces,
+            lately,
+            memory,
+            counted=counted.since(counted_before),
+        )
 
     # Between the two --------------------------------------------------------------------------------
 

@@ -100,6 +100,7 @@ from shoal.cluster.trouble import (
 from shoal.cluster.view import Member, View, role_of
 from shoal.config import RunConfig
 from shoal.errors import BadFrame
+from shoal.observe.counters import summed
 from shoal.observe.phases import Activity, Phase
 from shoal.observe.time_shares import together
 from shoal.wire.messages import Message
@@ -628,7 +629,8 @@ class Membership:
     def _good_end(self, works: Sequence[WorkDone]) -> End:
         # One that came when the last training was over knows less of it than the others.
         work = max(works, key=lambda work: (work.steps, work.samples))
-        work = msgspec.structs.replace(work, spent=together(one.spent for one in works))
+        spent, counted = together(one.spent for one in works), summed(one.counted for one in works)
+        work = msgspec.structs.replace(work, spent=spent, counted=counted)
         reason = "every worker finished its script"
         return End(True, 0, reason, self._unfinished(), work=work, finishers=len(works), losses=self._losses)
 

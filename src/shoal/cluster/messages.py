@@ -17,6 +17,7 @@ import msgspec
 from shoal.cluster.identity import Identity
 from shoal.cluster.view import Member, View
 from shoal.config import RunConfig
+from shoal.observe.counters import WorkerFigures
 from shoal.observe.phases import Activity
 from shoal.observe.time_shares import TimeShares
 from shoal.wire.messages import Message, MessageCodec
@@ -45,6 +46,7 @@ class WorkDone(msgspec.Struct, frozen=True):
     steps: int = 0
     samples: int = 0
     spent: TimeShares = TimeShares()  # of this worker; after the end, of all that finished
+    counted: WorkerFigures = WorkerFigures()  # likewise
 
     @property
     def is_nothing(self) -> bool:
@@ -69,6 +71,7 @@ class Beat(Message, frozen=True):
     pieces: int = 0  # that its last batch was cut into; 0: it has not trained yet
     spent: TimeShares = TimeShares()  # in the last few beats
     memory: int = 0  # resident bytes of its process
+    counted: WorkerFigures = WorkerFigures()  # in the last few beats
 
 
 class Failed(Message, frozen=True):
@@ -254,6 +257,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
     silent: float  # seconds since it was last heard
     spent: TimeShares = TimeShares()  # lately
     memory: int = 0  # resident bytes
+    counted: WorkerFigures = WorkerFigures()  # in the same time as `spent`
 
 
 class StatusReply(Message, frozen=True):

@@ -27,6 +27,7 @@ from shoal.collectives.protocol import (
 )
 from shoal.collectives.protocol import Message as ExchangeMessage
 from shoal.errors import BadFrame, Diverged, PeerClosed, PeerTimeout, Refused
+from shoal.observe.counters import Traffic
 from shoal.wire.connection import Connection
 from shoal.wire.memory import close_all
 from shoal.wire.messages import Message
@@ -62,8 +63,11 @@ class Messenger:
         clock: Clock | None = None,
         on_wait: Callable[[bool, float], None] = lambda waiting, waited: None,
         neighbours: Sequence[int] = (),
+        traffic: Traffic | None = None,
     ) -> None:
         """`neighbours`: the ranks on this member's host, which sum up together before others hear of it."""
+        self.traffic = traffic or Traffic()
+        self._sent = 0  # bytes that are counted already
         self._on_wait = on_wait
         self.members = members
         self.rank = members.index(me)
@@ -115,10 +119,18 @@ class Messenger:
                     self._fail(what, decision)
             if notes is not None and not self._unsent():
                 self._on_wait(False, waited)
+                self._count_sent()
                 return notes
-            begun = self._clock.now()
+            # What takes its time on the way is no waiting for a peer, which has come.
+            on_its_way = notes is not None or any(connection.is_arriving for connection in self._ranks)
+            begun, received = self._clock.now(), self._received() if on_its_way else 0
             decisions = listen(what)
-            waited += self._clock.now() - begun
+            lasted = self._clock.now() - begun
+            if on_its_way:
+                self.traffic.arriving += lasted
+                self.traffic.arrived += self._received() - received
+            else:
+                waited += lasted
             listen = self._listen
 
     def ship(
@@ -146,6 +158,7 @@ class Messenger:
             )
         except PeerClosed as error:
             self._gone(what, error.peer, str(error))
+        self._count_sent()
         for rank, message in zip(receives, messages, strict=True):
             if message != bulk:
                 raise BadFrame(f"{what}: {self.members[rank]} sent {type(message).__name__} instead of its arrays")
@@ -209,6 +222,14 @@ class Messenger:
         connection = self._connections[self.members.index(decision.member)]
         with suppress(PeerClosed):
             connection.post(RefusePeer("stale view", decision.text))
+
+    def _count_sent(self) -> None:
+        sent = sum(connection.bytes_sent for connection in self._ranks)
+        self.traffic.sent += sent - self._sent
+        self._sent = sent
+
+    def _received(self) -> int:
+        return sum(connection.bytes_received for connection in self._ranks)
 
     def _unsent(self) -> list[Connection]:
         return [connection for connection in self._ranks if connection.pending]

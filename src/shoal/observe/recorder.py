@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from shoal.observe.counters import Counters
 from shoal.observe.phases import Activity, Phase, TimeUse
 from shoal.observe.time_shares import TimeShares
 
@@ -31,6 +32,7 @@ class Recorder:
         self.now = Moment(0, Activity(), False, time.monotonic())
         self.samples = 0  # that were trained on in all
         self.pieces = 0  # that batches are cut into
+        self.counters = Counters()
         self._seconds = dict.fromkeys(TimeUse, 0.0)  # of all phases that are over
 
     def record(self, phase: Phase, detail: str = "", step: int | None = None, exchanging: bool = False) -> None:
@@ -58,6 +60,7 @@ class Recorder:
     def count(self, samples: int, pieces: int | None = None) -> None:
         """A step was committed."""
         self.samples += samples
+        self.counters.step()
         self.pieces = pieces or self.pieces
 
     def _begin(self, moment: Moment) -> None:

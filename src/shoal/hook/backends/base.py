@@ -127,6 +127,12 @@ class AbstractEngine(Engine):
         self._applied = _once(applied)
         self.variables = variables_of(self.model, self._applied)
 
+    def count_compilation(self, batch: Any) -> None:
+        """A program of a piece is made, for a batch that looks like this."""
+        self.compilations += 1
+        shapes = [tuple(leaf.shape) for leaf in keras.tree.flatten(batch) if hasattr(leaf, "shape")]
+        self.compiled_for = ", ".join(map(str, shapes))
+
     def batch(self, spec: Spec, rows: Rows) -> Any:
         return leaves.to_batch(spec, rows)
 
