@@ -1,4 +1,4 @@
-"""A small training, with one thing wrong with it, as the first argument says. Nothing of Shoal in it."""
+"""A small training, with one thing wrong with it, as the first argument says."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ LARGE = WRONG in ("link", "checkpoints")
 WIDTH = 1024 if LARGE else 256
 INPUTS = 64
 BATCH = {"pieces": 64, "link": 64, "undisturbed": 2048, "unequal": 2048}.get(WRONG, 512)
-ROWS = 16 * BATCH
+ROWS = (4 if WRONG == "link" else 16) * BATCH
 
 keras.utils.set_random_seed(1)
 random = np.random.default_rng(0)
@@ -85,6 +85,17 @@ if WRONG != "shapes":
     layers += [keras.layers.Dense(WIDTH, "relu"), keras.layers.Dense(WIDTH, "relu")]
     layers += [keras.layers.Dense(WIDTH, "relu")] * LARGE
 model = keras.Sequential([*layers, keras.layers.Dense(1)])
+if WRONG == "unequal":
+    import shoal
+
+    class Unequal(keras.Model):
+        """One of the workers takes longer for every sample."""
+
+        def train_step(self, batch):
+            time.sleep(len(batch[0]) * (2e-5 if shoal.rank() else 6e-5))
+            return super().train_step(batch)
+
+    model = Unequal(model.inputs, model.outputs)
 model.compile("adam", "mse")
 callbacks = [EndsAfter(), *([SleepyMonitor()] if WRONG == "callback" else [])]
 model.fit(data, labels, epochs=10_000, verbose=2 if WRONG == "checkpoints" else 0, callbacks=callbacks, **more)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shoal.observe.doctor.facts import WORTH_IT, Finding, FindingKind, RunFacts, percent
+from shoal.observe.amounts import percent
+from shoal.observe.doctor.facts import WORTH_IT, Finding, FindingKind, RunFacts
 from shoal.observe.phases import TimeUse
 
 _FASTER = "more threads or processes in the loader, a cache, `prefetch`, larger files"

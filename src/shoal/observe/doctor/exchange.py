@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shoal.observe.doctor.facts import WORTH_IT, Finding, FindingKind, RunFacts, WorkerFacts, amount, duration, percent
+from shoal.observe.amounts import amount, duration, percent
+from shoal.observe.doctor.facts import WORTH_IT, Finding, FindingKind, RunFacts, WorkerFacts
 from shoal.observe.phases import TimeUse
 
 _SHORT = 0.003  # seconds of a piece: about what it takes to call a backend at all

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import mean
 
-from shoal.observe.doctor.facts import WORTH_IT, Finding, FindingKind, RunFacts, percent
+from shoal.observe.amounts import percent
+from shoal.observe.doctor.facts import WORTH_IT, Finding, FindingKind, RunFacts
 from shoal.observe.phases import TimeUse
 
 _NEARLY_ALL = 0.9  # of a host's memory

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shoal.observe.doctor.facts import WORTH_IT, Finding, FindingKind, RunFacts, duration, percent
+from shoal.observe.amounts import duration, percent
+from shoal.observe.doctor.facts import WORTH_IT, Finding, FindingKind, RunFacts
 from shoal.observe.phases import TimeUse
 
 _BAR = "ProgbarLogger"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import mean, median
 
-from shoal.observe.doctor.facts import WORTH_IT, Finding, FindingKind, RunFacts, WorkerFacts, duration, percent
+from shoal.observe.amounts import duration, percent
+from shoal.observe.doctor.facts import WORTH_IT, Finding, FindingKind, RunFacts, WorkerFacts
 from shoal.observe.phases import TimeUse
 from shoal.observe.time_shares import slowest
 
