@@ -1,5 +1,6 @@
 """A small training, with one thing wrong with it, as the first argument says."""
 
+import os
 import sys
 import time
 
@@ -8,10 +9,11 @@ import numpy as np
 
 WRONG = sys.argv[1]
 SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 12.0  # that it trains for, about
+BEGINS = sys.argv[3:]  # the time is counted from when this file is there
 LARGE = WRONG in ("link", "checkpoints")
 WIDTH = 1024 if LARGE else 256
 INPUTS = 64
-BATCH = {"pieces": 64, "link": 64, "undisturbed": 2048, "unequal": 2048}.get(WRONG, 512)
+BATCH = {"pieces": 64, "link": 64, "checkpoints": 64, "undisturbed": 2048, "unequal": 2048}.get(WRONG, 512)
 ROWS = (4 if WRONG == "link" else 16) * BATCH
 
 keras.utils.set_random_seed(1)
@@ -28,8 +30,9 @@ class EndsAfter(keras.callbacks.Callback):
         self.until = None
 
     def on_epoch_end(self, epoch, logs=None):
-        self.until = self.until or time.monotonic() + SECONDS
-        if time.monotonic() > self.until:
+        if self.until is None and all(map(os.path.exists, BEGINS)):
+            self.until = time.monotonic() + SECONDS
+        if self.until is not None and time.monotonic() > self.until:
             self.model.stop_training = True
 
 
@@ -98,4 +101,8 @@ if WRONG == "unequal":
     model = Unequal(model.inputs, model.outputs)
 model.compile("adam", "mse")
 callbacks = [EndsAfter(), *([SleepyMonitor()] if WRONG == "callback" else [])]
-model.fit(data, labels, epochs=10_000, verbose=2 if WRONG == "checkpoints" else 0, callbacks=callbacks, **more)
+if WRONG == "checkpoints":  # one at the end of every fit, for which the script waits
+    for _ in range(40):
+        model.fit(x[: 2 * BATCH], y[: 2 * BATCH], batch_size=BATCH, verbose=0)
+else:
+    model.fit(data, labels, epochs=10_000, verbose=0, callbacks=callbacks, **more)

@@ -97,11 +97,11 @@ def test_checkpoints_that_hold_up_the_training() -> None:
 
 
 def test_recompilation_says_which_shapes_there_are() -> None:
-    counted = pieces(compilations=40, compiling=60.0, steps=50, shapes=("(32, 17)", "(32, 23)"))
+    counted = pieces(compilations=40, compiling=60.0, steps=50, shapes=("(32, 17) and (32, 1)", "(32, 23) and (32, 1)"))
     (only,) = found(worker(0, counted=counted), worker(1, counted=counted))
     assert only.what == (
         "the training step was compiled 40 times in 50 steps, which takes 60 % of the time: the shape of the batch "
-        "changes, lately (32, 17) to (32, 23)"
+        "changes, lately from (32, 17) to (32, 23)"
     )
 
 
@@ -133,8 +133,8 @@ def test_pieces_that_cannot_be_divided_evenly() -> None:
     (only,) = found(late, worker(1, waiting=0.48), worker(2, waiting=0.48), count=4)
     assert only.kind is FindingKind.IMBALANCE
     assert only.what == (
-        "worker-0 computes 2.0 of the 4 pieces of a step, the others 1.0, and they are as fast: they wait for it 48 % of "
-        "the time"
+        "worker-0 computes 2.0 of the 4 pieces of a step, the others 1.0, and they are as fast: they wait for it 48 % "
+        "of the time"
     )
     assert "`--pieces 3`" in only.advice
 

@@ -332,7 +332,7 @@ class Membership:
             case Done(step, work):
                 state.done_at = state.done_at if state.done else now
                 state.done, state.work = True, work
-                state.beat = Beat(step, Activity(Phase.FINISHED))
+                state.beat = Beat(step, Activity(Phase.FINISHED), memory=state.beat.memory)
             case Post(name):
                 self._posts[name] = self._unwritten[name] = message
                 return [Tell(self._links(), message)]

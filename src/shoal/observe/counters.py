@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+SEPARATOR = " and "  # between the shapes of a batch's tensors
 _MOST_CALLBACKS = 8  # of which seconds are told
 _MOST_SHAPES = 4
 _LONGEST = 80  # characters of a name or a shape

@@ -8,7 +8,9 @@ from shoal.observe.amounts import amount, duration, percent
 from shoal.observe.doctor.facts import WORTH_IT, Finding, FindingKind, RunFacts, WorkerFacts
 from shoal.observe.phases import TimeUse
 
-_SHORT = 0.003  # seconds of a piece: about what it takes to call a backend at all
+# Seconds of a piece, and of one with few rows: about what it takes to call a backend at all.
+_SHORT, _SHORT_FOR_FEW = 0.002, 0.01
+_FEW = 16  # rows
 _OF_CALLING = 0.5  # of such a piece's time, at least
 
 
@@ -45,17 +47,19 @@ def small_pieces(facts: RunFacts) -> Iterator[Finding]:
     """Every piece is a call of the backend, which takes its time however few rows it has."""
     worker = max(facts.workers, key=lambda worker: worker.counted.pieces)
     counted = worker.counted
-    if not counted.steps or not counted.pieces or counted.piece_mean > _SHORT:
+    if not counted.steps or not counted.pieces:
         return
-    load = counted.pieces / counted.steps
+    load, rows = counted.pieces / counted.steps, counted.rows / counted.pieces
+    seconds = counted.piece_mean * (1 - worker.starved)  # without what it waited for a core
+    if seconds > (_SHORT_FOR_FEW if rows <= _FEW else _SHORT):
+        return
     lost = worker.share(TimeUse.COMPUTING) * (1 - 1 / max(1.0, load)) * _OF_CALLING
     if lost < WORTH_IT:
         return
     yield Finding(
         lost,
         f"the pieces are small: {worker.id} computes {load:.0f} of {facts.pieces} in a step, of "
-        f"{counted.rows / counted.pieces:.0f} rows and {duration(counted.piece_mean)} each, most of which is spent on "
-        "calling the backend",
+        f"{rows:.0f} rows and {duration(seconds)} each, much of which is spent on calling the backend",
         f"Fewer pieces: without `--pieces` there are as many as workers, {len(facts.workers)}, unless their speeds "
         "differ. Or a larger batch.",
         FindingKind.SMALL_PIECES,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from shoal.observe.amounts import duration, percent
+from shoal.observe.counters import SEPARATOR
 from shoal.observe.doctor.facts import WORTH_IT, Finding, FindingKind, RunFacts
 from shoal.observe.phases import TimeUse
 
@@ -42,8 +43,8 @@ def checkpoints(facts: RunFacts) -> Iterator[Finding]:
         share,
         f"checkpoints hold up the training {percent(share)} of the time: {number} of them, "
         f"{duration(counted.saving / number)} each",
-        "Write them less often (`--checkpoint-every`), or to a faster disk: what is saved is copied while the training "
-        "waits, and the next one waits for the one before.",
+        "Write them less often (`--checkpoint-every`), or to a faster disk. A `fit` ends with one, for which the "
+        "script waits: one `fit` of many epochs has fewer of them than many fits.",
         FindingKind.CHECKPOINTS,
     )
 
@@ -57,11 +58,18 @@ def compiling(facts: RunFacts) -> Iterator[Finding]:
     yield Finding(
         share,
         f"the training step was compiled {counted.compilations} times in {counted.steps} steps, which takes "
-        f"{percent(share)} of the time: the shape of the batch changes, lately {' to '.join(counted.shapes)}",
+        f"{percent(share)} of the time: the shape of the batch changes{_changed(counted.shapes)}",
         "Pad samples to a few lengths, or sort them into buckets of equal length: for each shape there is a program. "
         "Where the last batch of an epoch is smaller, drop it.",
         FindingKind.COMPILING,
     )
+
+
+def _changed(shapes: Sequence[str]) -> str:
+    """Of those tensors of a batch that are not always alike."""
+    tensors = zip(*(shape.split(SEPARATOR) for shape in shapes), strict=False)
+    found = [" to ".join(dict.fromkeys(tensor)) for tensor in tensors if len(set(tensor)) > 1]
+    return f", lately from {', '.join(found)}" if found else ""
 
 
 interruption_rules = (callbacks, checkpoints, compiling)
