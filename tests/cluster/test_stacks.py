@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -63,6 +64,27 @@ def test_it_is_told_from_an_endless_loop_and_from_under_a_lock(tmp_path: Path, c
         assert where in text
         assert code != LOCKED or "in holds_it" in text
         assert one.poll() is None
+
+
+def test_one_of_another_host_tells_it_itself_from_a_thread_that_still_runs() -> None:
+    heard: list[str] = []
+    asked = threading.Event()
+
+    def answers() -> None:
+        asked.wait()
+        heard.append(stacks.of_this_process())
+
+    def stuck_here(thread: threading.Thread) -> None:
+        asked.set()
+        thread.join(20)
+
+    thread = threading.Thread(target=answers)
+    thread.start()
+    stuck_here(thread)
+    first, *_ = heard[0].splitlines()
+    assert first == "    Thread MainThread (most recent call first):"
+    assert "in stuck_here" in heard[0]
+    assert "in answers" not in heard[0]
 
 
 def test_a_process_that_knows_nothing_of_it_is_not_asked(tmp_path: Path) -> None:

@@ -186,6 +186,10 @@ def test_cores_that_other_programs_use() -> None:
     assert only.what.startswith("other programs use the workers' cores: they were ready to run")
 
 
+def test_a_workers_own_threads_that_take_turns_on_a_core_lack_nothing() -> None:
+    assert found(*(worker(number, counted=pieces(starved=40.0, cpu=97.0)) for number in range(2))) == []
+
+
 def test_where_the_system_tells_nothing_of_cores_waiting_tells() -> None:
     (only,) = found(*(worker(number, waiting=0.3) for number in range(4)), cores=2)
     assert only.kind is FindingKind.CORES

@@ -60,7 +60,10 @@ def facts_of(reply: StatusReply) -> RunFacts:
     workers = [member for member in reply.members if member.role == "worker" and member.state in trained]
     here = all(member.host == platform.node() for member in workers)
     return RunFacts(
-        tuple(WorkerFacts(member.id, member.host, member.spent, member.memory, member.counted) for member in workers),
+        tuple(
+            WorkerFacts(member.id, member.host, member.spent, member.memory, member.counted, reply.threads)
+            for member in workers
+        ),
         reply.pieces,
         reply.threads,
         os.cpu_count() if here else None,

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from shoal.clock import Deadline
+from shoal.cluster import stacks
 from shoal.cluster.evidence import resident_bytes
 from shoal.cluster.exits import ORPHANED, exit_code
 from shoal.cluster.identity import Identity
@@ -50,6 +51,8 @@ from shoal.cluster.messages import (
     RefusalReason,
     Refuse,
     ServiceMessage,
+    StackRequest,
+    StackTold,
     ViewChange,
     WorkDone,
 )
@@ -456,7 +459,7 @@ class CoordinatorLink:
             self._connection.send(message, deadline=Deadline.after(_FLUSH))
             with self._changed:
                 self._outbox.popleft()
-                if not isinstance(message, Beat | Join) and message not in self._said:
+                if not isinstance(message, Beat | Join | StackTold) and message not in self._said:
                     self._said.append(message)
                 self._changed.notify_all()
 
@@ -489,6 +492,8 @@ class CoordinatorLink:
                 self.wakeup.set(RunEnded(message.reason))
             case End(ok=False):
                 self._lose(RunEnded(message.reason))
+            case StackRequest():
+                self._send(StackTold(stacks.of_this_process()[:TEXT_LIMIT]))
             case Refuse(RefusalReason.OVER, text):
                 self._lose(RunEnded(text))
             case Refuse(RefusalReason.OUTSIDE, text):

@@ -80,7 +80,7 @@ from shoal.cluster.messages import (
     ViewChange,
     WorkDone,
 )
-from shoal.cluster.patience import News, Wait, for_exchange, for_joining
+from shoal.cluster.patience import News, Wait, for_chief, for_exchange, for_joining, for_nobody
 from shoal.cluster.requests import RunAsked, counted, decide, status
 from shoal.cluster.trouble import (
     Absent,
@@ -270,6 +270,15 @@ class Membership:
         decisions += self._settle(now)
         return decisions + self._inform(now)
 
+    def link_of(self, id: str) -> int | None:
+        """Over which a member is heard, if it is."""
+        state = self._members.get(id)
+        return state.link if state is not None else None
+
+    def member_at(self, link: int) -> str | None:
+        """Who is heard over it."""
+        return next((id for id, state in self._members.items() if state.link == link), None)
+
     def suspects(self, now: float) -> tuple[Member, ...]:
         """Members that missed a few beats: the shell looks at their processes before the next Tick."""
         patience = self._deadlines.silence / 4
@@ -405,7 +414,13 @@ class Membership:
         members = {id: state for id, state in members.items() if state.counts and not state.done}
         waiting = {id: state.beat for id, state in members.items() if state.waits}
         late = {id: state.whereabouts(now) for id, state in members.items() if not state.waits}
-        return for_exchange(waiting, late, self._deadlines.stall, self._deadlines.remark)
+        remark, chief = self._deadlines.remark, self.view.chief.id
+        if (exchange := for_exchange(waiting, late, self._deadlines.stall, remark)) is not None:
+            return exchange
+        if waiting or chief not in members:
+            return None
+        beats = {id: state.beat for id, state in members.items()}
+        return for_chief(beats, chief, late[chief], remark) or for_nobody(beats, late, remark)
 
     # Consequences -----------------------------------------------------------------------------------
 

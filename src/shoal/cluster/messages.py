@@ -179,6 +179,16 @@ class Drain(Message, frozen=True):
     why: str
 
 
+class StackRequest(Message, frozen=True):
+    """Coordinator -> a member of another host: where in your Python code are you? Answered with StackTold."""
+
+
+class StackTold(Message, frozen=True):
+    """Member -> coordinator: here, the last call first."""
+
+    text: str
+
+
 class Refuse(Message, frozen=True):
     """Coordinator -> whoever asked: no, and why. The connection closes after it."""
 
@@ -294,7 +304,19 @@ TO_COORDINATOR = MessageCodec(
     ScaleRequest,
     PlaceRequest,
     ServiceMessage,
+    StackTold,
 )
 FROM_COORDINATOR = MessageCodec(
-    ViewChange, Refuse, End, Post, StatusReply, Candidates, Drain, Finished, Answer, JoinerPlace, ServiceMessage
+    ViewChange,
+    Refuse,
+    End,
+    Post,
+    StatusReply,
+    Candidates,
+    Drain,
+    Finished,
+    Answer,
+    JoinerPlace,
+    ServiceMessage,
+    StackRequest,
 )

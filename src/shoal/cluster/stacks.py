@@ -9,7 +9,11 @@ import contextlib
 import faulthandler
 import os
 import signal
+import sys
+import threading
+import traceback
 from pathlib import Path
+from types import FrameType
 
 from shoal.cluster.evidence import look_at
 
@@ -49,6 +53,24 @@ def told(folder: Path, id: str, pid: int) -> str:
     if not lines:
         return f"{id} (pid {pid}) does not answer: it is in a call of the system (state {seen.state})"
     return "\n".join([f"{id} (pid {pid}) is here, the last call first:", *shortened(lines)])
+
+
+def of_this_process() -> str:
+    """The same in a thread that still runs, for somebody on another host: the script's thread first."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    own, main = threading.get_ident(), threading.main_thread().ident
+    frames = [(ident, frame) for ident, frame in sys._current_frames().items() if ident != own]
+    frames.sort(key=lambda found: found[0] != main)
+    lines = [line for ident, frame in frames for line in _calls(names.get(ident, "?"), frame)]
+    return "\n".join(shortened(lines))
+
+
+def _calls(thread: str, frame: FrameType) -> list[str]:
+    calls = reversed(traceback.extract_stack(frame, _MOST_LINES))
+    return [
+        f"Thread {thread} (most recent call first):",
+        *(f'  File "{call.filename}", line {call.lineno} in {call.name}' for call in calls),
+    ]
 
 
 def shortened(lines: list[str]) -> list[str]:

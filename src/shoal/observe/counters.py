@@ -45,6 +45,7 @@ class WorkerFigures(msgspec.Struct, frozen=True):
     streams: bool = False  # the chief reads for all
     asynchronous: bool = False  # its updates wait for no other worker's
     starved: float = 0.0  # seconds in which a thread could have run, and there was no core
+    cpu: float = 0.0  # seconds that its threads did run
     switches: int = 0  # times that a core was taken away
     faults: int = 0  # pages that had to come from disk
 
@@ -71,7 +72,7 @@ class WorkerFigures(msgspec.Struct, frozen=True):
 # What is counted on and on: `since` subtracts it, `summed` adds it up.
 _NUMBERS = (
     *("steps", "pieces", "rows", "piece_seconds", "piece_squares", "compilations", "compiling", "saving"),
-    *("checkpoints", "sent", "shared", "arrived", "arriving", "starved", "switches", "faults"),
+    *("checkpoints", "sent", "shared", "arrived", "arriving", "starved", "cpu", "switches", "faults"),
 )
 
 
@@ -168,6 +169,7 @@ class Counters:
             self.streams,
             self.asynchronous,
             system.starved,
+            system.cpu,
             system.switches,
             system.faults,
         )
@@ -177,18 +179,22 @@ class SystemFigures(msgspec.Struct, frozen=True):
     """What the system counts of this process."""
 
     starved: float = 0.0
+    cpu: float = 0.0
     switches: int = 0
     faults: int = 0
 
     @classmethod
     def now(cls) -> SystemFigures:
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        return cls(_seconds_without_core(), usage.ru_nivcsw, usage.ru_majflt)
+        return cls(_seconds_without_core(), usage.ru_utime + usage.ru_stime, usage.ru_nivcsw, usage.ru_majflt)
 
     def since(self, earlier: SystemFigures) -> SystemFigures:
         # Of threads that have ended nothing is told any more.
         return SystemFigures(
-            max(0.0, self.starved - earlier.starved), self.switches - earlier.switches, self.faults - earlier.faults
+            max(0.0, self.starved - earlier.starved),
+            self.cpu - earlier.cpu,
+            self.switches - earlier.switches,
+            self.faults - earlier.faults,
         )
 
 

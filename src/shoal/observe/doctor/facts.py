@@ -37,6 +37,7 @@ class WorkerFacts(msgspec.Struct, frozen=True):
     spent: TimeShares
     memory: int = 0  # resident bytes
     counted: WorkerFigures = WorkerFigures()  # in the same time as `spent`
+    threads: int = 1  # that it computes with
 
     @property
     def seconds(self) -> float:
@@ -52,8 +53,12 @@ class WorkerFacts(msgspec.Struct, frozen=True):
 
     @property
     def starved(self) -> float:
-        """The share of its time in which it could have computed, and had no core."""
-        return self.part(self.counted.starved)
+        """The share of its time in which it could have computed, and had no core.
+
+        Threads of its own that take turns on a core lack nothing: together they run all the time.
+        """
+        idle = max(0.0, self.seconds * self.threads - self.counted.cpu)
+        return self.part(min(self.counted.starved, idle) / self.threads)
 
 
 class RunFacts(msgspec.Struct, frozen=True):
