@@ -1,4 +1,4 @@
-"""A small training in which one worker gets stuck, in a way that the first argument says. The culprit is `stuck_here`."""
+"""A small training in which one worker gets stuck, as the first argument says, in `stuck_here`."""
 
 import os
 import sys
