@@ -103,11 +103,3 @@ def test_one_that_is_stopped_is_called_stopped(tmp_path: Path) -> None:
         stacks.ask(tmp_path, "w", one.pid)
         eventually(lambda: "stopped" in stacks.told(tmp_path, "w", one.pid))
         assert f"`kill -CONT {one.pid}` lets it go on" in stacks.told(tmp_path, "w", one.pid)
-
-
-def test_a_long_stack_is_shortened_from_its_end() -> None:
-    lines = ["Thread 1 (most recent call first):", "  File a", "", "Current thread 2 (most recent call first):"]
-    short = stacks.shortened([*lines, *[f"  File {number}" for number in range(40)]])
-    assert short[0] == "    Current thread 2 (most recent call first):"
-    assert len(short) == 31
-    assert short[-1] == "    … and 13 lines more"

@@ -16,10 +16,11 @@ from pathlib import Path
 from types import FrameType
 
 from shoal.cluster.evidence import look_at
+from shoal.cluster.stack_text import shortened
 
 SIGNAL = signal.SIGRTMIN + 9
 _STACK = ".stack"  # after a member's id: the file in the run's folder
-_MOST_LINES = 30
+_DEEPEST = 100  # calls of a thread
 
 
 def answer(folder: Path, id: str) -> None:
@@ -66,19 +67,11 @@ def of_this_process() -> str:
 
 
 def _calls(thread: str, frame: FrameType) -> list[str]:
-    calls = reversed(traceback.extract_stack(frame, _MOST_LINES))
+    calls = reversed(traceback.extract_stack(frame, _DEEPEST))
     return [
         f"Thread {thread} (most recent call first):",
         *(f'  File "{call.filename}", line {call.lineno} in {call.name}' for call in calls),
     ]
-
-
-def shortened(lines: list[str]) -> list[str]:
-    """The thread that was asked comes first: it is the script's, as a rule."""
-    first = next((number for number, line in enumerate(lines) if line.startswith("Current thread")), 0)
-    ordered = [line for line in (*lines[first:], *lines[:first]) if line.strip()]
-    more = len(ordered) - _MOST_LINES
-    return [f"    {line}" for line in ordered[:_MOST_LINES]] + ([f"    … and {more} lines more"] if more > 0 else [])
 
 
 def _listens(pid: int) -> bool:
