@@ -54,7 +54,7 @@ def hang(how: str, backend: str) -> dict[str, Any]:
                     os.kill(stopped, signal.SIGCONT)
                 _end(run)
         said = (home / "log").read_text(errors="replace")
-    waited = re.search(r"(?:has|have) (?:waited|not got on|got on)? ?for (\d+) s[^\n]*", said)
+    waited = re.findall(r"shoal: (?:worker-\d|no worker) (?:has|have) [^\n]*", said)
     return {"how": how, "backend": backend, "named": found, "said": waited[0] if waited else said[-300:]}
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import os
 import resource
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import msgspec
 
@@ -20,7 +20,7 @@ SEPARATOR = " and "  # between the shapes of a batch's tensors
 _MOST_CALLBACKS = 8  # of which seconds are told
 _MOST_SHAPES = 4
 _LONGEST = 80  # characters of a name or a shape
-_THREADS = Path("/proc/self/task")
+_THREADS = "/proc/self/task"
 
 
 class WorkerFigures(msgspec.Struct, frozen=True):
@@ -202,7 +202,11 @@ def _seconds_without_core() -> float:
     """That threads of this process were ready to run, and others ran. 0 where the system does not say."""
     waited = 0
     with contextlib.suppress(OSError):
-        for thread in _THREADS.iterdir():
+        for thread in os.listdir(_THREADS):  # in few steps: some processes have many threads
             with contextlib.suppress(OSError, IndexError, ValueError):
-                waited += int((thread / "schedstat").read_bytes().split()[1])
+                fd = os.open(f"{_THREADS}/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    waited += int(os.read(fd, 80).split()[1])
+                finally:
+                    os.close(fd)
     return waited / 1e9
