@@ -58,7 +58,7 @@ def text_of(folder: Path, pid: int) -> str:
 @pytest.mark.parametrize(("code", "where"), [(LOOP, "in turning"), (LOCKED, "in wants_it")], ids=["loop", "lock"])
 def test_it_is_told_from_an_endless_loop_and_from_under_a_lock(tmp_path: Path, code: str, where: str) -> None:
     with process(tmp_path, code) as one:
-        assert stacks.ask(tmp_path, "w", one.pid)
+        eventually(lambda: stacks.ask(tmp_path, "w", one.pid) and where in text_of(tmp_path, one.pid))
         text = text_of(tmp_path, one.pid)
         assert text.startswith(f"w (pid {one.pid}) is here, the last call first:\n    Current thread")
         assert where in text
