@@ -37,6 +37,7 @@ from shoal.errors import RunEnded, ViewChanged
 from shoal.files import Chief, Files
 from shoal.hook.patching.script_line import at_script_line
 from shoal.hook.profiling import StepProfile
+from shoal.observe.counters import Counters
 from shoal.observe.phases import Phase
 from shoal.observe.profiled_steps import PROFILES, ProfiledSteps
 from shoal.observe.record_keeper import RecordKeeper
@@ -202,7 +203,8 @@ class Session:
         assert self._key is not None
         assert self._config is not None
         patience = self._config.deadlines.stall
-        return Client(self._me, call, self.coordinator_link, self._key, shapes, initial, ahead, codec, patience)
+        link, traffic = self.coordinator_link, self.counters.traffic
+        return Client(self._me, call, link, self._key, shapes, initial, ahead, codec, patience, traffic)
 
     def server(
         self,
@@ -323,6 +325,11 @@ class Session:
         reply = ask(self._folder, StatusRequest())
         return figures(reply) if isinstance(reply, StatusReply) else None
 
+    @property
+    def counters(self) -> Counters:
+        """Of this worker, for `shoal doctor`."""
+        return self.recorder.counters
+
     def script_line(self) -> str:
         return at_script_line()
 
@@ -411,7 +418,8 @@ class Session:
             self.calls.settle()
             hook.leave_servers(self)
             self._close_record(is_over=False)
-            self.coordinator_link.done(WorkDone(dict(self.calls.made), self.trained, self.seen, self.recorder.shares()))
+            spent, counted = self.recorder.shares(), self.counters.figures()
+            self.coordinator_link.done(WorkDone(dict(self.calls.made), self.trained, self.seen, spent, counted))
             worker_group = (
                 self._worker_group if self._worker_group is not None and self._worker_group.has_acted else None
             )
@@ -449,6 +457,7 @@ class Session:
             wakeup,
             self._wait,
             self._nearby,
+            self.counters.traffic,
         )
 
     def _wait(self, waiting: bool, waits: Sequence[Waited] = ()) -> None:

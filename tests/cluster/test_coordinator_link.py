@@ -23,7 +23,7 @@ from shoal.cluster import coordinator_address
 from shoal.cluster.clock_offset import ClockOffset
 from shoal.cluster.coordinator_link import CoordinatorLink
 from shoal.cluster.evidence import look_at, this_machine
-from shoal.cluster.launcher_pipe import Dying, Interrupt, LauncherPipe, Reaped, Released, Spawned
+from shoal.cluster.launcher_pipe import Dying, Interrupt, LauncherPipe, MemberTold, Reaped, Released, Spawned
 from shoal.cluster.member_record import SentRecord
 from shoal.cluster.messages import FROM_COORDINATOR, POST_LIMIT, Answer, Candidate, DrainRequest, Join
 from shoal.cluster.view import View
@@ -59,6 +59,22 @@ def test_everyone_gets_the_same_first_view_and_the_same_good_end(start):
     for coordinator_link in coordinator_links:
         coordinator_link.wait_end()
     assert run.end().ok
+
+
+def test_one_of_another_host_that_is_waited_for_tells_its_stack_itself(tmp_path_factory):
+    """The coordinator started neither of them: both are on other hosts."""
+    run = Run(tmp_path_factory.mktemp("s"), 2, deadlines=msgspec.structs.replace(DEADLINES, remark=0.2))
+    try:
+        one, two = sorted(run.join_all(2), key=lambda link: link.member.id)
+        two.recorder.record(Phase.CALLBACKS, step=8)
+        one.recorder.record(Phase.EXCHANGING, step=9, exchanging=True)
+        told: list[str] = []
+        while not any("worker-1 is here, the last call first:" in text for text in told):
+            told += [message.text for message in run.launcher_pipe.receive() if isinstance(message, MemberTold)]
+        assert "for worker-1, which is at step 8 (running callbacks)" in told[0]
+        assert "in test_one_of_another_host_that_is_waited_for_tells_its_stack_itself" in told[-1]
+    finally:
+        run.close()
 
 
 def test_a_post_is_heard_by_all_the_sender_too(start):

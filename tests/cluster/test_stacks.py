@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -57,12 +58,33 @@ def text_of(folder: Path, pid: int) -> str:
 @pytest.mark.parametrize(("code", "where"), [(LOOP, "in turning"), (LOCKED, "in wants_it")], ids=["loop", "lock"])
 def test_it_is_told_from_an_endless_loop_and_from_under_a_lock(tmp_path: Path, code: str, where: str) -> None:
     with process(tmp_path, code) as one:
-        assert stacks.ask(tmp_path, "w", one.pid)
+        eventually(lambda: stacks.ask(tmp_path, "w", one.pid) and where in text_of(tmp_path, one.pid))
         text = text_of(tmp_path, one.pid)
         assert text.startswith(f"w (pid {one.pid}) is here, the last call first:\n    Current thread")
         assert where in text
         assert code != LOCKED or "in holds_it" in text
         assert one.poll() is None
+
+
+def test_one_of_another_host_tells_it_itself_from_a_thread_that_still_runs() -> None:
+    heard: list[str] = []
+    asked = threading.Event()
+
+    def answers() -> None:
+        asked.wait()
+        heard.append(stacks.of_this_process())
+
+    def stuck_here(thread: threading.Thread) -> None:
+        asked.set()
+        thread.join(20)
+
+    thread = threading.Thread(target=answers)
+    thread.start()
+    stuck_here(thread)
+    first, *_ = heard[0].splitlines()
+    assert first == "    Thread MainThread (most recent call first):"
+    assert "in stuck_here" in heard[0]
+    assert "in answers" not in heard[0]
 
 
 def test_a_process_that_knows_nothing_of_it_is_not_asked(tmp_path: Path) -> None:
@@ -81,11 +103,3 @@ def test_one_that_is_stopped_is_called_stopped(tmp_path: Path) -> None:
         stacks.ask(tmp_path, "w", one.pid)
         eventually(lambda: "stopped" in stacks.told(tmp_path, "w", one.pid))
         assert f"`kill -CONT {one.pid}` lets it go on" in stacks.told(tmp_path, "w", one.pid)
-
-
-def test_a_long_stack_is_shortened_from_its_end() -> None:
-    lines = ["Thread 1 (most recent call first):", "  File a", "", "Current thread 2 (most recent call first):"]
-    short = stacks.shortened([*lines, *[f"  File {number}" for number in range(40)]])
-    assert short[0] == "    Current thread 2 (most recent call first):"
-    assert len(short) == 31
-    assert short[-1] == "    … and 13 lines more"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pyte
 
 from shoal.cluster.messages import MemberStatus, StatusReply
 from shoal.launch.live_line import draw_row, give_row_back, take_row
 from shoal.launch.progress import progress
+from shoal.observe.counters import WorkerFigures
 from shoal.observe.phases import TimeUse
 from shoal.observe.time_shares import TimeShares
 
@@ -32,8 +34,13 @@ def test_before_the_first_step_there_is_nothing_to_say() -> None:
 
 
 def test_the_one_that_others_wait_for_is_named() -> None:
-    assert "slowest: worker-1" in progress(reply(worker(0, 0.4), worker(1, 0.05), worker(2, 0.5)))
+    assert "slowest: worker-1, the others wait 45 %" in progress(reply(worker(0, 0.4), worker(1, 0.05), worker(2, 0.5)))
     assert "slowest" not in progress(reply(worker(0, 0.1), worker(1, 0.05)))
+
+
+def test_the_last_checkpoint_is_named() -> None:
+    saved = msgspec.structs.replace(worker(0, 0.0), counted=WorkerFigures(checkpoints=1, saved=1200))
+    assert "· checkpoint of step 1,200 ·" in progress(reply(saved, worker(1, 0.0)))
 
 
 def test_losses_and_those_who_are_coming_are_counted() -> None:

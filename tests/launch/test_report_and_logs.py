@@ -6,6 +6,7 @@ from shoal.cluster.messages import End, WorkDone
 from shoal.config import RunConfig, Servers
 from shoal.errors import UsageError
 from shoal.launch import logs, report
+from shoal.observe.counters import WorkerFigures
 from shoal.observe.phases import TimeUse
 from shoal.observe.time_shares import TimeShares
 
@@ -69,12 +70,15 @@ def test_the_summary_of_a_run_that_went_on_from_a_checkpoint_says_from_where():
     )
 
 
-def test_the_line_before_the_summary_says_where_the_time_went():
+def test_under_the_summary_is_where_the_time_went_what_was_saved_and_what_was_sent():
     spent = TimeShares({TimeUse.COMPUTING: 6.0, TimeUse.WAITING: 2.0, TimeUse.OTHER: 90.0})
-    said = report.summary(finished(WorkDone({"fit": 1}, 20, 640, spent)), config())
+    counted = WorkerFigures(checkpoints=3, saved=1500, shared=2_400_000_000, sent=640)
+    said = report.summary(finished(WorkDone({"fit": 1}, 20, 640, spent, counted)), config())
     assert said.splitlines() == [
-        "shoal: the workers' time: 75 % computing · 25 % waiting",
         "shoal: 1 fit · 20 steps · 640 samples · 2 workers",
+        "shoal:   time         75 % computing · 25 % waiting",
+        "shoal:   checkpoints  3, the last of step 1,500",
+        "shoal:   exchanged    2.4 GB through shared memory · 640 bytes over sockets",
     ]
 
 

@@ -249,7 +249,8 @@ def current() -> Task:
 class End:
     """One end of a connection, with the interface of `wire.connection.Connection`."""
 
-    pending = False
+    pending = is_arriving = False
+    bytes_sent = bytes_received = 0
 
     def __init__(self, world: World, process: Process, peer: str) -> None:
         self.world = world

@@ -22,7 +22,8 @@ from shoal.observe.time_shares import together
 @click.argument("run", required=False)
 @click.option("--json", "as_json", is_flag=True, help="The same findings for programs.")
 def doctor(run: str | None, as_json: bool) -> None:
-    """Say what limits a run, the worst first: data, callbacks, a slow worker, the exchange, memory.
+    """Say what limits a run, the worst first: data, callbacks, checkpoints, compilation, a slow worker, the exchange,
+    small pieces, cores, memory.
 
     RUN is a run's name, or the folder of its logs; without it, the one that is going on, or the last one. Of a run that
     is going on, the last seconds are looked at; of one that is over, all of it.

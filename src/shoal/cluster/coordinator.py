@@ -53,7 +53,7 @@ from shoal.cluster.figures import point
 from shoal.cluster.last_status import write_last
 from shoal.cluster.launcher_pipe import Dying, Interrupt, LauncherPipe, MemberTold, Reaped, Released, Spawned, Wanted
 from shoal.cluster.membership import LEAVING, Membership
-from shoal.cluster.messages import TO_COORDINATOR, Finished
+from shoal.cluster.messages import TEXT_LIMIT, TO_COORDINATOR, Finished, StackRequest, StackTold
 from shoal.cluster.storyteller import StoryLine, Storyteller
 from shoal.cluster.view import Member
 from shoal.config import RunConfig
@@ -105,6 +105,7 @@ class Coordinator:
         self._records: dict[str, RecordFile] = {}  # of members on other hosts
         self._record_limit = TRACE_LIMIT if config.trace else LIMIT
         self._asked: dict[str, float] = {}  # for its stack: when to look at it
+        self._asked_far: set[int] = set()  # members of other hosts, by their links
         recalled = self._log.recall()
         service = open_service(recalled.service if recalled is not None else None) if open_service is not None else None
         self._membership = (
@@ -183,7 +184,10 @@ class Coordinator:
 
     def _take_messages(self, link: int, connection: Connection) -> None:
         while (message := connection.try_receive()) is not None:
-            self._events.append(Said(link, message))
+            if isinstance(message, StackTold):
+                self._show_told(link, message)
+            else:
+                self._events.append(Said(link, message))
 
     def _hear_launcher(self) -> None:
         try:
@@ -287,6 +291,9 @@ class Coordinator:
                         if member in self._groups:
                             stacks.ask(self._folder, member, self._groups[member])
                             self._asked[member] = self._clock.now() + _ANSWERS_WITHIN
+                        elif (far := self._membership.link_of(member)) is not None:  # of another host
+                            self._asked_far.add(far)
+                            self._send(far, StackRequest())
                     case RunOver(end):
                         print(f"the run is over: {end.reason}", file=sys.stderr, flush=True)
                         if self._logs is not None:
@@ -312,6 +319,15 @@ class Coordinator:
             if member in self._groups and (text := stacks.told(self._folder, member, self._groups[member])):
                 self._show(text)
                 self._tell_story([StoryLine(StoryKind.STACK, text, member)])
+
+    def _show_told(self, link: int, told: StackTold) -> None:
+        """Of a member on another host, which has answered itself."""
+        member = self._membership.member_at(link)
+        if member is not None and link in self._asked_far:
+            self._asked_far.remove(link)
+            text = f"{member} is here, the last call first:\n{told.text[:TEXT_LIMIT]}"
+            self._show(text)
+            self._tell_story([StoryLine(StoryKind.STACK, text, member)])
 
     def _tell_story(self, lines: list[StoryLine]) -> None:
         if self._story is not None:

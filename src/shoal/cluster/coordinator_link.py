@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from shoal.clock import Deadline
+from shoal.cluster import stacks
 from shoal.cluster.clock_offset import ClockOffset
 from shoal.cluster.evidence import resident_bytes
 from shoal.cluster.exits import ORPHANED, exit_code
@@ -54,6 +55,8 @@ from shoal.cluster.messages import (
     SaveNow,
     ServiceMessage,
     SpansRecorded,
+    StackRequest,
+    StackTold,
     ViewChange,
     WorkDone,
 )
@@ -61,6 +64,7 @@ from shoal.cluster.view import Member, View
 from shoal.config import Deadlines
 from shoal.errors import CutOff, PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged, WireError
 from shoal.observe.chart import shown
+from shoal.observe.counters import WorkerFigures
 from shoal.observe.recorder import Recorder
 from shoal.observe.time_shares import TimeShares
 from shoal.wire.connection import Connection, connect
@@ -118,7 +122,7 @@ class CoordinatorLink:
         self._said: deque[Message] = deque(maxlen=_REPEATED)  # for a coordinator that has heard nothing yet
         self._connection = connection
         self._beat_every = deadlines.silence / 10
-        self._history: deque[tuple[float, int, TimeShares]] = deque(maxlen=_RATE_WINDOW + 1)
+        self._history: deque[tuple[float, int, TimeShares, WorkerFigures]] = deque(maxlen=_RATE_WINDOW + 1)
         self._joined: Join | None = None
         self._outbox: deque[Message] = deque()
         self._poke = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -474,7 +478,7 @@ class CoordinatorLink:
             self._connection.send(message, deadline=Deadline.after(_FLUSH))
             with self._changed:
                 self._outbox.popleft()
-                if not isinstance(message, Beat | Join | SpansRecorded) and message not in self._said:
+                if not isinstance(message, Beat | Join | SpansRecorded | StackTold) and message not in self._said:
                     self._said.append(message)
                 self._changed.notify_all()
 
@@ -511,6 +515,8 @@ class CoordinatorLink:
                 self.wakeup.set(RunEnded(message.reason))
             case End(ok=False):
                 self._lose(RunEnded(message.reason))
+            case StackRequest():
+                self._send(StackTold(stacks.of_this_process()[:TEXT_LIMIT]))
             case Refuse(RefusalReason.OVER, text):
                 self._lose(RunEnded(text))
             case Refuse(RefusalReason.OUTSIDE, text):
@@ -554,14 +560,25 @@ class CoordinatorLink:
     def _beat(self) -> Beat:
         step, activity, exchanging, since = self.recorder.now
         now, trained = time.monotonic(), self.recorder.samples
-        spent = self.recorder.shares()
-        self._history.append((now, trained, spent))
-        began, samples, before = self._history[0]
+        spent, counted = self.recorder.shares(), self.recorder.counters.figures()
+        self._history.append((now, trained, spent, counted))
+        began, samples, before, counted_before = self._history[0]
         rate = (trained - samples) / (now - began) if now > began else 0.0
         lately, memory = spent.since(before), resident_bytes()
         asks = self._clock_offset.ask(time.monotonic()) if self._clock_offset is not None else None
-        logs = shown(self.recorder.logs)
-        return Beat(step, activity, now - since, rate, exchanging, self.recorder.pieces, lately, memory, asks, logs)
+        return Beat(
+            step,
+            activity,
+            now - since,
+            rate,
+            exchanging,
+            self.recorder.pieces,
+            lately,
+            memory,
+            asks,
+            shown(self.recorder.logs),
+            counted.since(counted_before),
+        )
 
     # Between the two --------------------------------------------------------------------------------
 

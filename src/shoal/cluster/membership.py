@@ -85,7 +85,7 @@ from shoal.cluster.messages import (
     ViewChange,
     WorkDone,
 )
-from shoal.cluster.patience import News, Wait, for_exchange, for_joining
+from shoal.cluster.patience import News, Wait, for_chief, for_exchange, for_joining, for_nobody
 from shoal.cluster.requests import AnyRequest, RunAsked, counted, decide, status
 from shoal.cluster.trouble import (
     Absent,
@@ -105,6 +105,7 @@ from shoal.cluster.trouble import (
 from shoal.cluster.view import Member, View, role_of
 from shoal.config import RunConfig
 from shoal.errors import BadFrame
+from shoal.observe.counters import summed
 from shoal.observe.phases import Activity, Phase
 from shoal.observe.time_shares import together
 from shoal.wire.messages import Message
@@ -274,6 +275,15 @@ class Membership:
         decisions += self._settle(now)
         return decisions + self._inform(now)
 
+    def link_of(self, id: str) -> int | None:
+        """Over which a member is heard, if it is."""
+        state = self._members.get(id)
+        return state.link if state is not None else None
+
+    def member_at(self, link: int) -> str | None:
+        """Who is heard over it."""
+        return next((id for id, state in self._members.items() if state.link == link), None)
+
     def suspects(self, now: float) -> tuple[Member, ...]:
         """Members that missed a few beats: the shell looks at their processes before the next Tick."""
         patience = self._deadlines.silence / 4
@@ -340,7 +350,7 @@ class Membership:
             case Done(step, work):
                 state.done_at = state.done_at if state.done else now
                 state.done, state.work = True, work
-                state.beat = Beat(step, Activity(Phase.FINISHED))
+                state.beat = Beat(step, Activity(Phase.FINISHED), memory=state.beat.memory)
             case Post(name):
                 self._posts[name] = self._unwritten[name] = message
                 return [Tell(self._links(), message)]
@@ -413,7 +423,13 @@ class Membership:
         members = {id: state for id, state in members.items() if state.counts and not state.done}
         waiting = {id: state.beat for id, state in members.items() if state.waits}
         late = {id: state.whereabouts(now) for id, state in members.items() if not state.waits}
-        return for_exchange(waiting, late, self._deadlines.stall, self._deadlines.remark)
+        remark, chief = self._deadlines.remark, self.view.chief.id
+        if (exchange := for_exchange(waiting, late, self._deadlines.stall, remark)) is not None:
+            return exchange
+        if waiting or chief not in members:
+            return None
+        beats = {id: state.beat for id, state in members.items()}
+        return for_chief(beats, chief, late[chief], remark) or for_nobody(beats, late, remark)
 
     # Consequences -----------------------------------------------------------------------------------
 
@@ -638,7 +654,8 @@ class Membership:
     def _good_end(self, works: Sequence[WorkDone]) -> End:
         # One that came when the last training was over knows less of it than the others.
         work = max(works, key=lambda work: (work.steps, work.samples))
-        work = msgspec.structs.replace(work, spent=together(one.spent for one in works))
+        spent, counted = together(one.spent for one in works), summed(one.counted for one in works)
+        work = msgspec.structs.replace(work, spent=spent, counted=counted)
         reason = "every worker finished its script"
         return End(True, 0, reason, self._unfinished(), work=work, finishers=len(works), losses=self._losses)
 

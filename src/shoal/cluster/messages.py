@@ -18,6 +18,7 @@ from shoal.cluster.identity import Identity
 from shoal.cluster.view import Member, View
 from shoal.config import RunConfig
 from shoal.observe.chart import ShownLogs
+from shoal.observe.counters import WorkerFigures
 from shoal.observe.phases import Activity
 from shoal.observe.time_shares import TimeShares
 from shoal.wire.messages import Message, MessageCodec
@@ -46,6 +47,7 @@ class WorkDone(msgspec.Struct, frozen=True):
     steps: int = 0
     samples: int = 0
     spent: TimeShares = TimeShares()  # of this worker; after the end, of all that finished
+    counted: WorkerFigures = WorkerFigures()  # likewise
 
     @property
     def is_nothing(self) -> bool:
@@ -72,6 +74,7 @@ class Beat(Message, frozen=True):
     memory: int = 0  # resident bytes of its process
     clock: float | None = None  # what its own clock says, if it wants to know what the coordinator's says
     logs: ShownLogs = msgspec.field(default_factory=dict)  # of its last step or epoch
+    counted: WorkerFigures = WorkerFigures()  # in the last few beats
 
 
 class SpansRecorded(Message, frozen=True):
@@ -197,6 +200,16 @@ class SaveNow(Message, frozen=True):
     """Coordinator -> workers: a checkpoint is due. Whoever is the chief says so in its next note."""
 
 
+class StackRequest(Message, frozen=True):
+    """Coordinator -> a member of another host: where in your Python code are you? Answered with StackTold."""
+
+
+class StackTold(Message, frozen=True):
+    """Member -> coordinator: here, the last call first."""
+
+    text: str
+
+
 class Refuse(Message, frozen=True):
     """Coordinator -> whoever asked: no, and why. The connection closes after it."""
 
@@ -280,6 +293,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
     spent: TimeShares = TimeShares()  # lately
     memory: int = 0  # resident bytes
     logs: ShownLogs = msgspec.field(default_factory=dict)  # of its last step or epoch
+    counted: WorkerFigures = WorkerFigures()  # in the same time as `spent`
 
 
 class RunOutcome(msgspec.Struct, frozen=True):
@@ -326,6 +340,7 @@ TO_COORDINATOR = MessageCodec(
     CheckpointRequest,
     PlaceRequest,
     ServiceMessage,
+    StackTold,
 )
 FROM_COORDINATOR = MessageCodec(
     ViewChange,
@@ -341,4 +356,5 @@ FROM_COORDINATOR = MessageCodec(
     JoinerPlace,
     ServiceMessage,
     ClockTold,
+    StackRequest,
 )

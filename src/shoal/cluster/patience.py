@@ -11,6 +11,7 @@ from shoal.cluster.trouble import Whereabouts, listed
 from shoal.observe.phases import Phase
 
 WORTH_A_WORD = 0.1  # of a wait's deadline
+_SHOWN = 2  # stacks, where all are stuck: they are likely to be alike
 
 
 class Wait(NamedTuple):
@@ -43,6 +44,36 @@ def for_exchange(
     compiles = any(where.doing.phase in (Phase.BUILDING, Phase.TRACING) for where in late.values())
     first = max(remark, deadline * WORTH_A_WORD) if compiles else min(remark, deadline / 2)
     return Wait(seconds, first, f"{waited} for {missing}; {lost}", tuple(late))
+
+
+def for_chief(members: Mapping[str, Beat], chief: str, where: Whereabouts, remark: float) -> Wait | None:
+    """Of those that can't go on before the chief has written or read something for all."""
+    waiting = {id: beat for id, beat in members.items() if id != chief and _waits_for(beat, chief)}
+    if not waiting or _is_waiting(members[chief]):
+        return None
+    seconds = max(beat.lasting for beat in waiting.values())
+    waited = f"{listed(tuple(waiting))} {'has' if len(waiting) == 1 else 'have'} waited for {seconds:.0f} s"
+    return Wait(seconds, remark, f"{waited} for {chief}, which is {where}", (chief,))
+
+
+def for_nobody(members: Mapping[str, Beat], where: Mapping[str, Whereabouts], remark: float) -> Wait | None:
+    """Nobody waits for another, and nobody gets on: all wait for their data, or are in a callback."""
+    stuck = [beat for beat in members.values() if beat.doing.phase in (Phase.READING, Phase.CALLBACKS)]
+    if not stuck or len(stuck) < len(members):
+        return None
+    seconds = min(beat.lasting for beat in stuck)
+    told = "; ".join(f"{id} is {where[id]}" for id in members)
+    who = "no worker has got on" if len(members) > 1 else f"{next(iter(members))} has not got on"
+    return Wait(seconds, 2 * remark, f"{who} for {seconds:.0f} s: {told}", tuple(members)[:_SHOWN])
+
+
+def _waits_for(beat: Beat, chief: str) -> bool:
+    doing = beat.doing
+    return doing.phase is Phase.WAITING and doing.detail.startswith(("for the chief ", f"for {chief} "))
+
+
+def _is_waiting(beat: Beat) -> bool:
+    return beat.exchanging or beat.doing.phase is Phase.WAITING
 
 
 class News:

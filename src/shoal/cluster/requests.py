@@ -21,9 +21,11 @@ from shoal.cluster.messages import (
     RunOutcome,
     ScaleRequest,
     StatusReply,
+    WorkDone,
 )
 from shoal.cluster.view import Member, View, number_of, role_of
 from shoal.config import RunConfig
+from shoal.observe.counters import WorkerFigures
 from shoal.observe.time_shares import TimeShares
 
 GUESTS = 1000  # the number of the first worker from another terminal or host; the launcher's own count from 0
@@ -150,8 +152,8 @@ def _pieces(run: RunAsked) -> int:
 def _line_of(id: str, state: MemberState, view: View | None, now: float) -> MemberStatus:
     member = state.member or Member(id, role_of(id), 0, host="", machine="", address="")
     # Of one that is done, all of its time counts; of the others, what they did lately.
-    spent = state.work.spent if state.done else state.beat.spent
-    return _line(member, _word(id, state, view), state.beat, now - state.heard, spent)
+    about: WorkDone | Beat = state.work if state.done else state.beat
+    return _line(member, _word(id, state, view), state.beat, now - state.heard, about.spent, about.counted)
 
 
 def _word(id: str, state: MemberState, view: View | None) -> str:
@@ -174,6 +176,7 @@ def _line(
     beat: Beat | None = None,
     silent: float = 0.0,
     spent: TimeShares = TimeShares(),  # noqa: B008
+    counted: WorkerFigures = WorkerFigures(),  # noqa: B008
 ) -> MemberStatus:
     return MemberStatus(
         id=member.id,
@@ -189,6 +192,7 @@ def _line(
         spent=spent,
         memory=beat.memory if beat else 0,
         logs=beat.logs if beat else {},
+        counted=counted,
     )
 
 

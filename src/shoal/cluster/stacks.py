@@ -9,13 +9,18 @@ import contextlib
 import faulthandler
 import os
 import signal
+import sys
+import threading
+import traceback
 from pathlib import Path
+from types import FrameType
 
 from shoal.cluster.evidence import look_at
+from shoal.cluster.stack_text import shortened
 
 SIGNAL = signal.SIGRTMIN + 9
 _STACK = ".stack"  # after a member's id: the file in the run's folder
-_MOST_LINES = 30
+_DEEPEST = 100  # calls of a thread
 
 
 def answer(folder: Path, id: str) -> None:
@@ -51,12 +56,22 @@ def told(folder: Path, id: str, pid: int) -> str:
     return "\n".join([f"{id} (pid {pid}) is here, the last call first:", *shortened(lines)])
 
 
-def shortened(lines: list[str]) -> list[str]:
-    """The thread that was asked comes first: it is the script's, as a rule."""
-    first = next((number for number, line in enumerate(lines) if line.startswith("Current thread")), 0)
-    ordered = [line for line in (*lines[first:], *lines[:first]) if line.strip()]
-    more = len(ordered) - _MOST_LINES
-    return [f"    {line}" for line in ordered[:_MOST_LINES]] + ([f"    … and {more} lines more"] if more > 0 else [])
+def of_this_process() -> str:
+    """The same in a thread that still runs, for somebody on another host: the script's thread first."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    own, main = threading.get_ident(), threading.main_thread().ident
+    frames = [(ident, frame) for ident, frame in sys._current_frames().items() if ident != own]
+    frames.sort(key=lambda found: found[0] != main)
+    lines = [line for ident, frame in frames for line in _calls(names.get(ident, "?"), frame)]
+    return "\n".join(shortened(lines))
+
+
+def _calls(thread: str, frame: FrameType) -> list[str]:
+    calls = reversed(traceback.extract_stack(frame, _DEEPEST))
+    return [
+        f"Thread {thread} (most recent call first):",
+        *(f'  File "{call.filename}", line {call.lineno} in {call.name}' for call in calls),
+    ]
 
 
 def _listens(pid: int) -> bool:

@@ -18,6 +18,7 @@ from shoal.collectives.sockets import open_sockets
 from shoal.collectives.transports import hosts_of, transports
 from shoal.config import Deadlines, Transport
 from shoal.errors import BadFrame, PeerClosed, PeerTimeout, Refused
+from shoal.observe.counters import Traffic
 from shoal.observe.recorder import Waited
 from shoal.wire.connection import Connection, connect
 from shoal.wire.keys import RunKey
@@ -39,6 +40,7 @@ def form(
     wakeup: Wakeup,
     on_wait: Callable[[bool, Sequence[Waited]], None] = lambda waiting, waits: None,
     nearby: Listener | None = None,
+    traffic: Traffic | None = None,
 ) -> AbstractGroup:
     """Connect the workers of a view, each to each. Collective; returns when all are connected.
 
@@ -47,7 +49,8 @@ def form(
     Each connects to those of lower rank and accepts those of higher rank. Someone of another view is refused
     with the reason. PeerTimeout names those that did not come within `deadlines.stall`: a group is formed when
     the scripts first train, and one may have loaded its data long before another. `on_wait` is told when this
-    member comes to where it can't go on unless all come, here and in every exchange, and when it goes on.
+    member comes to where it can't go on unless all come, here and in every exchange, and when it goes on. What it
+    sends is counted in `traffic`.
     """
     workers = view.workers
     if len(workers) == 1:
@@ -84,7 +87,7 @@ def form(
     members = tuple(worker.id for worker in workers)
     near = next(ranks for ranks in hosts if rank in ranks)
     meeting = Messenger(
-        view.number, members, me, connections, deadlines.stall, wakeup, on_wait=on_wait, neighbours=near
+        view.number, members, me, connections, deadlines.stall, wakeup, None, on_wait, near, traffic or Traffic()
     )
     return PeerGroup(meeting, _opener(hosts))
 

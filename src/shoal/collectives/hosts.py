@@ -97,7 +97,7 @@ class _HostsExchange(AbstractExchange):
         copy_loans(self.slot(0), loans)
 
     def reduce(self, what: str, pieces: int, shares: tuple[range, ...], note: bytes) -> Outcome:
-        plan(pieces, shares, self._slots)  # checks that no rank has more partial sums than slots
+        slots = plan(pieces, shares, self._slots)  # checks that no rank has more partial sums than slots
         me = self._meeting.rank
         steps = two_level_additions(pieces, shares, self._split.hosts, self._split.host(me))
 
@@ -110,6 +110,8 @@ class _HostsExchange(AbstractExchange):
             self._adder.add(steps.total.program, inputs, self._total, self._split.owned(me))
 
         notes = self._meeting.hold(what, note, ExchangeWork(self._number, pieces, shares), add_own, sum_up)
+        mine = sum(owner == me for owner, _ in slots.inputs)
+        self._meeting.traffic.shared += mine * self._layout.nbytes
         return Outcome(self._total, notes)
 
     def _sum(self, number: int, made: NodeSum) -> memoryview:

@@ -27,6 +27,7 @@ from shoal.collectives.protocol import (
 )
 from shoal.collectives.protocol import Message as ExchangeMessage
 from shoal.errors import BadFrame, Diverged, PeerClosed, PeerTimeout, Refused
+from shoal.observe.counters import Traffic
 from shoal.observe.recorder import Waited
 from shoal.wire.connection import Connection
 from shoal.wire.memory import close_all
@@ -63,8 +64,11 @@ class Messenger:
         clock: Clock | None = None,
         on_wait: Callable[[bool, Sequence[Waited]], None] = lambda waiting, waits: None,
         neighbours: Sequence[int] = (),
+        traffic: Traffic | None = None,
     ) -> None:
         """`neighbours`: the ranks on this member's host, which sum up together before others hear of it."""
+        self.traffic = traffic or Traffic()
+        self._sent = 0  # bytes that are counted already
         self._on_wait = on_wait
         self.members = members
         self.rank = members.index(me)
@@ -116,10 +120,18 @@ class Messenger:
                     self._fail(what, decision)
             if notes is not None and not self._unsent():
                 self._on_wait(False, waits)
+                self._count_sent()
                 return notes
-            begun = self._clock.now()
+            # What takes its time on the way is no waiting for a peer, which has come.
+            on_its_way = notes is not None or any(connection.is_arriving for connection in self._ranks)
+            begun, received = self._clock.now(), self._received() if on_its_way else 0
             decisions = listen(what)
-            waits.append(Waited(begun, self._clock.now()))
+            now = self._clock.now()
+            if on_its_way:
+                self.traffic.arriving += now - begun
+                self.traffic.arrived += self._received() - received
+            else:
+                waits.append(Waited(begun, now))
             listen = self._listen
 
     def ship(
@@ -147,6 +159,7 @@ class Messenger:
             )
         except PeerClosed as error:
             self._gone(what, error.peer, str(error))
+        self._count_sent()
         for rank, message in zip(receives, messages, strict=True):
             if message != bulk:
                 raise BadFrame(f"{what}: {self.members[rank]} sent {type(message).__name__} instead of its arrays")
@@ -210,6 +223,14 @@ class Messenger:
         connection = self._connections[self.members.index(decision.member)]
         with suppress(PeerClosed):
             connection.post(RefusePeer("stale view", decision.text))
+
+    def _count_sent(self) -> None:
+        sent = sum(connection.bytes_sent for connection in self._ranks)
+        self.traffic.sent += sent - self._sent
+        self._sent = sent
+
+    def _received(self) -> int:
+        return sum(connection.bytes_received for connection in self._ranks)
 
     def _unsent(self) -> list[Connection]:
         return [connection for connection in self._ranks if connection.pending]

@@ -15,7 +15,7 @@ import numpy as np
 
 from shoal.collectives.abstract import AbstractExchange, Outcome, copy_loans
 from shoal.collectives.adder import Adder
-from shoal.collectives.additions import plan
+from shoal.collectives.additions import Additions, plan
 from shoal.collectives.layout import PAGE, Loan, Vector, VectorLayout, round_up
 from shoal.collectives.messenger import Messenger
 from shoal.collectives.protocol import ExchangeWork
@@ -99,6 +99,7 @@ class _LargeExchange(AbstractExchange):
         self._vectors = vectors
         self._total = total
         self._adder = Adder(layout)
+        self._nbytes = layout.nbytes
         # Page aligned: no two workers ever write to the same page, let alone the same cache line.
         self._part = layout.slices(len(meeting.members), PAGE)[meeting.rank]
         self._own = {run.section: run for run in layout.runs(self._part)}
@@ -129,6 +130,7 @@ class _LargeExchange(AbstractExchange):
 
         notes = self._meeting.hold(what, note, ExchangeWork(self._number, pieces, shares), add_slice)
         self._lent = []
+        self._meeting.traffic.shared += _laid(steps, self._meeting.rank) * self._nbytes
         return Outcome(self._total, notes)
 
     def close(self) -> None:
@@ -162,6 +164,7 @@ class _SmallExchange(AbstractExchange):
         self._turns = turns
         self._total = total
         self._adder = Adder(layout)
+        self._nbytes = layout.nbytes
 
     def slot(self, i: int) -> Vector:
         return self._turns[0][self._meeting.rank][i]
@@ -173,6 +176,7 @@ class _SmallExchange(AbstractExchange):
         steps = plan(pieces, shares, self._slots)
         notes = self._meeting.hold(what, note, ExchangeWork(self._number, pieces, shares))
         vectors = self._turns[0]
+        self._meeting.traffic.shared += _laid(steps, self._meeting.rank) * self._nbytes
         self._adder.add(steps.program, [vectors[rank][slot] for rank, slot in steps.inputs], self._total)
         # This turn's slots are written again after the next commit; by then everyone has come to that
         # exchange, and so is done with adding up this one.
@@ -182,6 +186,11 @@ class _SmallExchange(AbstractExchange):
     def close(self) -> None:
         self._turns = []  # they hold the memory
         _close(self._blocks)
+
+
+def _laid(steps: Additions, rank: int) -> int:
+    """How many partial sums a rank has laid where the others read them."""
+    return sum(owner == rank for owner, _ in steps.inputs)
 
 
 def _close(blocks: list[SharedBlock]) -> None:

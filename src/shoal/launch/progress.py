@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shoal.cluster.figures import pace
-from shoal.cluster.messages import StatusReply
+from shoal.cluster.messages import MemberStatus, StatusReply
+from shoal.observe.amounts import percent
+from shoal.observe.phases import TimeUse
 from shoal.observe.time_shares import slowest, together
 
 _COMING = ("starting", "joined", "ready")
@@ -21,7 +25,17 @@ def progress(reply: StatusReply) -> str:
         f"step {step:,}",
         f"{pace(reply, workers):,.0f} samples/s",
         *([f"{reply.losses} lost"] if reply.losses else []),
-        *([f"slowest: {late}"] if (late := slowest({member.id: member.spent for member in workers})) else []),
+        *([f"checkpoint of step {saved:,}"] if (saved := max(member.counted.saved for member in workers)) else []),
+        *_slowest(workers),
         *([shares] if (shares := str(together(member.spent for member in workers))) else []),
     ]
     return " · ".join(told)
+
+
+def _slowest(workers: Sequence[MemberStatus]) -> list[str]:
+    """The one that is waited for, and by how much, if there is one."""
+    late = slowest({member.id: member.spent for member in workers})
+    if late is None:
+        return []
+    waits = [member.spent.share(TimeUse.WAITING) for member in workers if member.id != late]
+    return [f"slowest: {late}, the others wait {percent(sum(waits) / len(waits))}"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from shoal.checkpoint.drafts import step_of
-from shoal.cluster.messages import End
+from shoal.cluster.messages import End, WorkDone
 from shoal.config import RunConfig, Servers
 from shoal.launch import logs
+from shoal.observe.amounts import amount
 
 _LAST_LINES = 20
 _CALLS = {"fit": "fit", "loop": "loop", "evaluate": "evaluation", "predict": "prediction"}
@@ -37,7 +38,21 @@ def summary(end: End, config: RunConfig) -> str:
     steps = _count(work.steps, "step") + (f", from step {begun:,} on" if begun else "")
     trained = [steps, _count(work.samples, "sample")] if work.steps else ["nothing was trained"]
     done = f"shoal: {' · '.join([*([calls] if calls else []), *trained, _workers(end, config)])}"
-    return f"shoal: the workers' time: {work.spent}\n{done}" if work.steps and str(work.spent) else done
+    return "\n".join([done, *(f"shoal:   {name:<13}{told}" for name, told in _rows(work) if told)])
+
+
+def _rows(work: WorkDone) -> list[tuple[str, str]]:
+    """What there is to say of a training beside what was done, by its name; empty texts are left out."""
+    counted = work.counted
+    if not work.steps:
+        return []
+    saved = f"{counted.checkpoints:,}, the last of step {counted.saved:,}" if counted.checkpoints else ""
+    ways = {"through shared memory": counted.shared, "over sockets": counted.sent}
+    return [
+        ("time", str(work.spent)),
+        ("checkpoints", saved),
+        ("exchanged", " · ".join(f"{amount(nbytes)} {way}" for way, nbytes in ways.items() if nbytes)),
+    ]
 
 
 def _untrained(end: End) -> str:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from shoal.observe.counters import Counters
 from shoal.observe.phases import Activity, Phase, TimeUse
 from shoal.observe.spans import MOST_SPANS, KeptSpan
 from shoal.observe.time_shares import TimeShares
@@ -62,6 +63,7 @@ class Recorder:
         self.samples = 0  # that were trained on in all
         self.pieces = 0  # that batches are cut into
         self.logs: Mapping[str, object] = {}  # of the last step or epoch: replaced whole, never changed
+        self.counters = Counters()
         self._seconds = dict.fromkeys(TimeUse, 0.0)  # of all phases that are over
         self._ring: deque[_Recorded] = deque(maxlen=ring)
         self._recorded = 0
@@ -96,6 +98,7 @@ class Recorder:
     def count(self, samples: int, pieces: int | None = None) -> None:
         """A step was committed."""
         self.samples += samples
+        self.counters.step()
         self.pieces = pieces or self.pieces
 
     def take(self) -> tuple[tuple[KeptSpan, ...], int]:

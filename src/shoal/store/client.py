@@ -20,6 +20,7 @@ from shoal.cluster.coordinator_link import CoordinatorLink
 from shoal.cluster.view import View
 from shoal.codecs.codec import AS_THEY_ARE, AbstractCodec
 from shoal.errors import CallOver, PeerTimeout
+from shoal.observe.counters import Traffic
 from shoal.store.decisions.delivery import Delivery
 from shoal.store.decisions.director_messages import (
     FROM_DIRECTOR,
@@ -75,6 +76,7 @@ class Client:
         ahead: int,
         codec: AbstractCodec = AS_THEY_ARE,
         patience: float = math.inf,
+        traffic: Traffic | None = None,
     ) -> None:
         """`initial`: for a server that has nothing to begin with; None if this worker has come late, and does not know.
 
@@ -101,7 +103,7 @@ class Client:
         self._ready: deque[Todo] = deque()
         self._over: BaseException | None = None
         self._closing = False
-        self._links = Links(me, key, self._land)
+        self._links = Links(me, key, self._land, traffic=traffic)
         self._thread = threading.Thread(target=self._run, name="shoal-store", daemon=True)
         self._thread.start()
         coordinator_link.read_with(self)

@@ -19,6 +19,7 @@ import numpy as np
 
 from shoal.clock import Deadline
 from shoal.errors import BadFrame, WireError
+from shoal.observe.counters import Traffic
 from shoal.store.decisions.saves import Copied, NotSaved, Save, ShardSaved
 from shoal.store.shared_blocks import Incoming, Laid, Outgoing, Return, Share
 from shoal.store.values.messages import (
@@ -102,19 +103,27 @@ class _Link:
     """A connection to one peer, and the memory shared with it."""
 
     def __init__(
-        self, connection: Connection, give_back: Callable[[_Link, Return], None], spare: list[SharedBlock]
+        self,
+        connection: Connection,
+        give_back: Callable[[_Link, Return], None],
+        spare: list[SharedBlock],
+        traffic: Traffic,
     ) -> None:
         self.connection = connection
+        self._traffic = traffic
         self.landed: Sequence[Array] = ()  # where what is arriving over the connection goes
         self.incoming = Incoming(partial(give_back, self))
         self._outgoing = Outgoing(lambda share, fd: connection.send_fds(share, [fd]), spare)
 
     def post(self, message: Message, arrays: Sequence[Array], lasting: bool) -> None:
         laid = self._outgoing.lay(arrays) if arrays and self.connection.carries_fds else None
+        nbytes = sum(array.nbytes for array in arrays)
         if laid is not None:
+            self._traffic.shared += nbytes
             self.connection.post(laid)
             self.connection.post(message)
         else:
+            self._traffic.sent += nbytes
             kept = arrays if lasting else [np.array(array) for array in arrays]
             self.connection.post(message, [_bytes(array) for array in kept if array.size])
 
@@ -130,8 +139,17 @@ class _Link:
 class Links:
     """One member's connections. All but `poke` belongs to one thread."""
 
-    def __init__(self, me: str, key: RunKey, landing: Landing, listener: Listener | None = None) -> None:
+    def __init__(
+        self,
+        me: str,
+        key: RunKey,
+        landing: Landing,
+        listener: Listener | None = None,
+        traffic: Traffic | None = None,
+    ) -> None:
+        """What is sent beside messages is counted in `traffic`."""
         self._me = me
+        self._traffic = traffic or Traffic()
         self._key = key
         self._landing = landing
         self._listener = listener
@@ -215,7 +233,7 @@ class Links:
         if peer in self._links:
             self._lose(peer)
         connection.peer = peer
-        self._links[peer] = _Link(connection, self._give_back, self._spare)
+        self._links[peer] = _Link(connection, self._give_back, self._spare, self._traffic)
         self._selector.register(connection, selectors.EVENT_READ, partial(self._hear, peer))
         self._events.append(Linked(peer))
         if connection.buffered:

@@ -27,6 +27,7 @@ from shoal.store.decisions.worker_state import BatchWork, EpochEnd, LookUp, Rest
 from shoal.store.values.operations import Assignment, Batch
 from shoal.training import epoch_snapshot, position
 from shoal.training.callback_changes import CallbackChanges
+from shoal.training.counted import counted_piece
 from shoal.training.engine import to_float
 from shoal.training.fit_loop import AbstractTraining
 from shoal.training.fit_store import FitStore
@@ -44,6 +45,8 @@ _LEAVES_WITHIN = 30.0  # seconds in which what a leaving worker is at must be ac
 
 class AsynchronousTraining(AbstractTraining):
     """A `fit` in which every worker computes whole batches, from weights that may lack others' latest updates."""
+
+    asynchronous = True
 
     def __init__(self, run: Run, prepared: Prepared, arguments: FitArguments, call: int, servers: Servers) -> None:
         super().__init__(run, prepared, arguments, call)
@@ -146,11 +149,10 @@ class AsynchronousTraining(AbstractTraining):
 
     def _end(self) -> None:
         if self._saver is not None:
-            worker_group, chief = self._run.worker_group, self._run.is_chief
-            self._saver.finish(worker_group, chief)
-            if chief and self._has_trained:
+            self._finish_saving()
+            if self._run.is_chief and self._has_trained:
                 self._begin_saving(None)  # nobody pushes any more
-            self._saver.finish(worker_group, chief)
+            self._finish_saving()
         self._open()
         if self._arguments.epochs > 0 and self._optimizer.keeps_averages:
             self._take_weights(take_averages(self._run, self._store))
@@ -204,6 +206,7 @@ class AsynchronousTraining(AbstractTraining):
         if self._first is not None:
             first, self._first = self._first, None
             return first
+        self._run.record(Phase.WAITING, "for servers", self._at.total)
         return self._store.next(self._say_wait)
 
     def _count(self, updates: int, samples: int) -> None:
@@ -246,8 +249,9 @@ class AsynchronousTraining(AbstractTraining):
         assert self._saver is not None
         me, returned = self._run.me, self._run.calls.returned
         self._run.record(Phase.SAVING, step=self._at.total)
-        given = self.give()
-        self._saver.begin(self._at.trained, self._store.view, (me,), given, self._call, returned, True, rest)
+        with self._run.counters.checkpointing():
+            given = self.give()
+            self._saver.begin(self._at.trained, self._store.view, (me,), given, self._call, returned, True, rest)
 
     def give(self) -> Result:
         self._at.pieces = 0
@@ -279,6 +283,7 @@ class AsynchronousTraining(AbstractTraining):
         """One update: from its weights to its push."""
         epoch, place = work.batch.epoch, work.batch.place
         at, source = self._at, self._source
+        self._run.record(Phase.APPLYING, step=at.total)
         pulled = self._take_weights(work.weights)
         self._changes.watch(is_batch=True)
         self._callbacks.on_train_batch_begin(place)
@@ -291,7 +296,8 @@ class AsynchronousTraining(AbstractTraining):
             taken = self._load(place)
         self._run.record(Phase.COMPUTING, f"batch {place}: {source.names(place, range(taken.size))}", at.total)
         self._advance_seeds(epoch, place)
-        arrays = self._engine.piece(0, self._engine.batch(source.spec(), taken.rows), 0, 1.0)
+        inputs = self._engine.batch(source.spec(), taken.rows)
+        arrays = counted_piece(self._run, self._engine, 0, inputs, 0, 1.0, taken.size)
         self._run.record(Phase.EXCHANGING, work.batch.title, at.total)
         copy = not self._engine.pieces_last
         parcels = self._layout.pack(arrays, pulled.states, taken.size, copy, ids)

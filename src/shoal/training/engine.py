@@ -123,6 +123,8 @@ class Engine(ABC):
     dirties_seeds: bool  # whether a piece leaves its own seeds in the model's variables
     pieces_last: bool  # whether a piece's arrays stay as they are for as long as somebody holds them
     loss_scale: float | None  # for pieces, where servers have the optimizer; None: as that says
+    compilations: int = 0  # programs of a piece that were made so far; always 0 where none are
+    compiled_for: str = ""  # the shapes of the batch that the last one was made for
 
     # A step -----------------------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ from shoal.training.served_saving import ServersParts
 class AbstractTraining(ABC):
     """One `fit`: its epochs."""
 
+    asynchronous = False  # whether a worker's update waits for no other's
+
     def __init__(self, run: Run, prepared: Prepared, arguments: FitArguments, call: int) -> None:
         self._run = run
         self._model = prepared.model
@@ -45,6 +47,8 @@ class AbstractTraining(ABC):
         self._resumed_at: int | None = None  # steps of the whole run at the checkpoint that it goes on from
         self._remembered: tuple[bytes, list[Array]] | None = None  # what another worker's callbacks remember
         self._callbacks = prepared.callbacks
+        self._saver: Saver | None = None
+        run.counters.streams, run.counters.asynchronous = prepared.source.together, self.asynchronous
 
     def run(self) -> bytes | None:
         """All epochs. What the fit returned to the others, if they finished it before this worker could be let in."""
@@ -128,6 +132,12 @@ class AbstractTraining(ABC):
             return None
         return Saver(run, run.saving, prepared.described, self._engine, self._optimizer, servers)
 
+    def _finish_saving(self) -> None:
+        """Gets the checkpoint that is being written to disk. Collective."""
+        assert self._saver is not None
+        with self._run.counters.checkpointing():
+            self._saver.finish(self._run.worker_group, self._run.is_chief)
+
     def _resume(self, served: bool) -> None:
         """Go to where a checkpoint was taken, if it was in this fit. `served`: servers hold the optimizer's state."""
         resumed = self._run.calls.resumes(self._call)
@@ -179,6 +189,7 @@ class AbstractTraining(ABC):
         if self._validation is not None and self._arguments.validates_after(epoch):
             found = self._validation.run(epoch)
             logs = logs | {f"val_{name}": value for name, value in found.items()}
+        self._run.record(Phase.CALLBACKS)
         self._callbacks.on_epoch_end(epoch, logs)
         self._model.stop_training = self._agree_on_stop(f"fit epoch {epoch}: stop?", bool(self._model.stop_training))
         at = self._at

@@ -11,6 +11,7 @@ from shoal.codecs.codec import AbstractCodec
 from shoal.collectives.group import WorkerGroup
 from shoal.config import Saving, Servers
 from shoal.files import Files
+from shoal.observe.counters import Counters
 from shoal.observe.phases import Phase
 from shoal.observe.story import StoryKind
 from shoal.store.client import Client
@@ -124,6 +125,10 @@ class Run(Protocol):
 
     def record(self, phase: Phase, detail: str = "", step: int | None = None) -> None:
         """What this worker does now, for `shoal status` and for errors."""
+
+    @property
+    def counters(self) -> Counters:
+        """What this worker counts, for `shoal doctor`."""
 
     def rest(self) -> None:
         """A call of fit, evaluate or predict is over: the script goes on."""

@@ -66,6 +66,7 @@ class Saver:
         """`servers`: those that hold the optimizer's state write it."""
         self._asked = run
         self._happened = run.happened
+        self._counters = run.counters
         self._folder = Path(saving.folder)
         self._schedule = parse(saving.every)
         self._keep = saving.keep
@@ -203,7 +204,9 @@ class Saver:
     def _complete(self, is_chief: bool) -> None:
         assert self._open is not None
         opened, self._open = self._open, None
-        if is_chief:
+        if not is_chief:
+            self._counters.checkpoint(opened.draft.step)
+        else:
             parts = [*(opened.parts[writer] for writer in opened.writers), *opened.servers]
             self._writer.wait(_FINISH_WITHIN)
             self._writer.publish(opened.draft, parts, opened.header, self._keep)
@@ -226,6 +229,7 @@ class Saver:
                 self._publishing = False
                 if self._servers is not None:
                     self._servers.kept(step_of(path) or 0)
+                self._counters.checkpoint(step_of(path) or 0)
                 self._happened(StoryKind.CHECKPOINT, f"{path.name} is written", step_of(path))
                 if warning:
                     self._warn(warning)

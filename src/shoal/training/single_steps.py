@@ -24,6 +24,7 @@ from shoal.observe.phases import Phase
 from shoal.strategies.allreduce import Division, Exchanged, Reduction
 from shoal.strategies.notes import Note
 from shoal.strategies.schema import Array
+from shoal.training.counted import counted_piece
 from shoal.training.engine import Engine, StepShape, to_float
 from shoal.training.logs import Logs
 from shoal.training.model_state import fingerprint
@@ -231,7 +232,8 @@ class _SingleTask:
         assert taken is not None, "take() first"
         self._run.record(Phase.COMPUTING, f"piece {piece}: rows {low} to {high - 1} of the batch", self._run.trained)
         batch = self._engine.batch(self._feed.spec, taken.part(low, high))
-        return self._engine.piece(self.part, batch, piece, (high - low) / taken.size)
+        weight = (high - low) / taken.size
+        return counted_piece(self._run, self._engine, self.part, batch, piece, weight, high - low)
 
     def note(self) -> Note:
         self._engine.settle()

@@ -23,6 +23,7 @@ from shoal.strategies.allreduce import Division, Exchanged, Reduction, Shared
 from shoal.strategies.balance import suggest_pieces
 from shoal.strategies.notes import Note, leavers, newcomers, stopped
 from shoal.strategies.schema import Array
+from shoal.training.counted import counted_piece
 from shoal.training.engine import Engine, to_float
 from shoal.training.fit_loop import AbstractTraining
 from shoal.training.logs import Logs
@@ -111,7 +112,8 @@ class SynchronousTraining(AbstractTraining):
         self._run.record(Phase.SAVING, step=self._at.total)
         returned = self._run.calls.returned
         step, chief = self._at.trained, self._run.is_chief
-        self._saver.begin(step, worker_group.view, worker_group.members, self.give(), self._call, returned, chief)
+        with self._run.counters.checkpointing():
+            self._saver.begin(step, worker_group.view, worker_group.members, self.give(), self._call, returned, chief)
 
     def _leave(self) -> None:
         """Between two steps: leave the run. The last ones to leave write a checkpoint before they go."""
@@ -122,11 +124,11 @@ class SynchronousTraining(AbstractTraining):
     def _save_last(self) -> None:
         """The fit is over: its end is worth a checkpoint, on disk before the script goes on."""
         if self._saver is not None:
-            self._saver.finish(self._run.worker_group, self._run.is_chief)
+            self._finish_saving()
             # Without a step, servers that were never asked for anything have nothing to write.
             if self._updates.parts is None or self._has_trained:
                 self._save()
-            self._saver.finish(self._run.worker_group, self._run.is_chief)
+            self._finish_saving()
 
     # Steps ------------------------------------------------------------------------------------------
 
@@ -311,7 +313,7 @@ class _StepTask:
             Phase.COMPUTING, f"piece {piece}: {self._source.names(self._at.step, range(low, high))}", self._at.total
         )
         batch, weight = self._engine.batch(self._source.spec(), taken.part(low, high)), (high - low) / taken.size
-        arrays = self._engine.piece(self.part, batch, piece, weight)
+        arrays = counted_piece(self._run, self._engine, self.part, batch, piece, weight, high - low)
         self._last = (self.part, piece, arrays) if self._engine.pieces_last else None
         return arrays
 

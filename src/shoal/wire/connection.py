@@ -182,6 +182,11 @@ class Connection:
         """Whether bytes of a next frame are already here, where a poll would not see them."""
         return self._start < self._end or (self._tls is not None and self._tls.buffered)
 
+    @property
+    def is_arriving(self) -> bool:
+        """Whether a frame's buffers are on their way: its beginning is here."""
+        return self._bulk is not None
+
     def try_receive(self, place: Place | None = None) -> Message | None:
         """The next whole frame, or None if it has not arrived yet (what has arrived is kept).
 

@@ -18,6 +18,7 @@ from shoal.data.sources import Spec
 from shoal.errors import CannotDistribute, Diverged
 from shoal.hook import keras_private
 from shoal.hook.backends import leaves
+from shoal.observe.counters import SEPARATOR
 from shoal.strategies.schema import Array
 from shoal.training.engine import Engine, StepShape, Variables, checksum, is_window
 from shoal.training.logs import Logs, MetricLogs, MetricResult
@@ -126,6 +127,12 @@ class AbstractEngine(Engine):
         """Those that the step was seen to apply."""
         self._applied = _once(applied)
         self.variables = variables_of(self.model, self._applied)
+
+    def count_compilation(self, batch: Any) -> None:
+        """A program of a piece is made, for a batch that looks like this."""
+        self.compilations += 1
+        shapes = [tuple(leaf.shape) for leaf in keras.tree.flatten(batch) if hasattr(leaf, "shape")]
+        self.compiled_for = SEPARATOR.join(map(str, shapes))
 
     def batch(self, spec: Spec, rows: Rows) -> Any:
         return leaves.to_batch(spec, rows)

@@ -10,6 +10,7 @@ import keras
 from shoal.hook import keras_private
 from shoal.hook.calls.callback_state import capture, restore
 from shoal.hook.calls.chief import callback_list
+from shoal.hook.calls.timed_callbacks import TimedCallbacks
 from shoal.hook.monitor import Monitor
 from shoal.strategies.schema import Array
 from shoal.training.logs import Logs
@@ -30,6 +31,8 @@ class KerasCallbacks:
         for each in given_callbacks(arguments.callbacks):
             if isinstance(each, Monitor):
                 each.watch(run)
+        if self.listed is not self._given:  # a container of the user's own stays as it is
+            self.listed.callbacks = TimedCallbacks(self.listed.callbacks, run.counters.callbacks)
         # Called for every batch: without a step in between.
         self.on_train_batch_begin = self.listed.on_train_batch_begin
 

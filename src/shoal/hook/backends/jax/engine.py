@@ -214,6 +214,8 @@ class JaxEngine(AbstractEngine):
         """Traced: `train_step`, with somebody who takes its applies."""
         batch, seeds, weight, scale = inputs
         model = self.model
+        if self._compiled:
+            self.count_compilation(batch)
         state = self._by_variable(leaves, seeds)
         kinds = (
             model.trainable_variables,

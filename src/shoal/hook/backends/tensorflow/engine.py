@@ -110,7 +110,8 @@ class TensorflowEngine(AbstractEngine):
             found, graph = self._look_at(batch)
         self._shape = self._shape_of(found, graph)
         self._pieces = [
-            _ByShape(self._part_function(number), self._function) for number in range(len(self._shape.parts))
+            _ByShape(self._part_function(number), self._function, self._count_new)
+            for number in range(len(self._shape.parts))
         ]
         self._updates = [self._function(self._update_function(number)) for number in range(len(self._shape.parts))]
         alike = {id(self.variables.weights[i]) for i in (*self._derived, *(i for c in found.changed for i in c))}
@@ -191,6 +192,10 @@ class TensorflowEngine(AbstractEngine):
         return tf.function(
             partial(function), input_signature=signature, jit_compile=self.model.jit_compile or None, autograph=False
         )
+
+    def _count_new(self, specs: Sequence[Any]) -> None:
+        if not self._eagerly:
+            self.count_compilation(list(specs))
 
     def _factors(self, weight: float) -> list[Array]:
         """Of a piece's loss: its weight, and its scale where servers tell it."""
@@ -442,7 +447,14 @@ def build_by_step(model: Any, batch: Any, step: Callable[[Any], Any]) -> None:
 class _ByShape:
     """A function per kind of batch: the same structure, dtypes and shapes but for the batch's size."""
 
-    def __init__(self, function: Callable[..., Any], compile_: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        compile_: Callable[..., Any],
+        on_new: Callable[[Sequence[Any]], None] = lambda specs: None,
+    ) -> None:
+        """`on_new` is told for which kind of batch there is one more."""
+        self._on_new = on_new
         self._function = function
         self._compile = compile_
         self._compiled: dict[Any, Any] = {}
@@ -468,6 +480,7 @@ class _ByShape:
 
             signature = [*specs, *(tf.TensorSpec(r.shape, r.dtype) for r in rest)]
             self._compiled[key] = self._compile(flat_function, signature)
+            self._on_new(specs)
         return self._compiled[key], [*tensors, *(tf.convert_to_tensor(r) for r in rest)]
 
 
