@@ -79,6 +79,7 @@ from .plan import DEADLINES, Fault, Plan, random_plan
 from .script import Script
 from .shard_history import OBSERVERS, ObservedDirector, ShardHistory
 from .toy import EPOCHS, Reference, Step
+from .toy_writer import WRITERS, Checkpoints
 from .wrong import Wrong
 
 __all__ = ["DEADLINES", "LIMIT", "Fault", "Plan", "Simulation", "Wrong", "play", "random_plan"]
@@ -232,7 +233,7 @@ class Simulation:
         else:
             self.world = World(plan.seed, late=plan.late, lost_beats=plan.lost_beats)
         self.history: ShardHistory = ShardHistory(self) if plan.at_own_pace else None  # type: ignore[assignment]
-        self.world.history = self.history
+        self.world.history, self.world.disk = self.history, Checkpoints()
         if plan.servers:
             self.world.on_sent = self._sent
         self.snapshots = Snapshots()
@@ -289,7 +290,7 @@ class Simulation:
         return self.membership.view
 
     def play(self, limit: float) -> Simulation:
-        with simulated(self.world, OBSERVERS if self.plan.servers else ()):
+        with simulated(self.world, (*OBSERVERS, *WRITERS) if self.plan.servers else ()):
             try:
                 ended = self.world.run(self._is_over, limit)
                 self.watcher.at_the_end(ended)

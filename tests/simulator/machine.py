@@ -1,7 +1,7 @@
 """Machines without machines: processes are greenlets, sockets are queues, time is a number.
 
-The real code of a worker (CoordinatorLink with its thread, Session, WorkerGroup, form, Messenger, Exchanges, the store's
-Client with its thread) and of a server (Server), with the Links between them, runs in here unchanged.
+The real code of a worker (CoordinatorLink with its thread, Session, WorkerGroup, form, Messenger, Exchanges, the
+store's Client with its thread) and of a server (Server), with the Links between them, runs in here unchanged.
 `simulated(world)` replaces what it takes from the system: the clock, threads, eventfd, poll, connections. Every wait
 becomes a wait in one seeded scheduler, so a run is a function of its seed.
 
@@ -65,6 +65,7 @@ class World:
         self.lateness, self.repeated, self.torn = lateness, repeated, torn
         self.on_sent: Callable[[Process, Message], None] | None = None
         self.history: Any = None  # of shards, for those who observe them
+        self.disk: Any = None  # where checkpoints are
         self.time = 0.0
         self.processes: dict[str, Process] = {}
         self.sent = 0
@@ -117,9 +118,9 @@ class World:
             delay += self.random.random() * self.lateness
         end.arrival = max(end.arrival, self.time + delay)
         self.at(end.arrival, lambda: end.other.arrive(item))
-        if self.repeated and item is not EOF and isinstance(item[0], ShardMessage):
-            if self.random.random() < self.repeated:
-                self.at(end.arrival, lambda: end.other.arrive(item))
+        repeatable = self.repeated and item is not EOF and isinstance(item[0], ShardMessage)
+        if repeatable and self.random.random() < self.repeated:
+            self.at(end.arrival, lambda: end.other.arrive(item))
 
     def break_off(self, one: str, other: str, seconds: float) -> None:
         """Their connections break, and for so long there is no other."""

@@ -278,6 +278,8 @@ class ObservedPace(AsynchronousTraining):
 
     def observe(self, script: Script) -> None:
         self._script = script
+        if self._saver is not None:
+            self._saver._schedule = ToySchedule(script)
 
     def _next(self) -> BatchWork | EpochEnd | LookUp | Rest:
         todo = super()._next()
@@ -309,6 +311,16 @@ class ObservedPace(AsynchronousTraining):
     def _save(self, rest: Rest) -> None:
         self._script.saves = False
         super()._save(rest)
+
+
+class ToySchedule:
+    """A checkpoint is due when a plan says so."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    def due(self, step: int, last_step: int, seconds: float) -> bool:
+        return self._script.saves
 
 
 def _values(weights: Sequence[Any]) -> list[int]:

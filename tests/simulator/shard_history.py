@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shoal import session
+from shoal.checkpoint.resumed import to_bytes
 from shoal.cluster.coordinator_service import SayToUser, SendMessage, ServiceLog, Wish
 from shoal.store import client, server
 from shoal.store.decisions.delivery import Delivery
@@ -24,6 +25,7 @@ from shoal.store.decisions.worker_state import WorkerDecision, WorkerRole, Worke
 from shoal.store.values.ledger import Provenance
 from shoal.store.values.messages import Differs, Point, Pulled, Pushed
 from shoal.store.values.operations import Batch, Tally
+from shoal.training import position
 from shoal.wire.messages import Message
 
 from .machine import current
@@ -206,6 +208,23 @@ class ShardHistory:
                 f"{counted} batches of epoch {epoch} are finished, and {whose} has {more} too, of shard {shard}"
             )
 
+    def published(self, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+        """A checkpoint is in its place: what the chief has written, and what servers have, is of one moment."""
+        at, _ = position.decode(to_bytes(header["position"]))
+        epoch, step = (
+            (at.epoch, at.step) if at.epoch < self._sim.plan.epochs else (at.epoch - 1, self._sim.plan.batches)
+        )
+        for shard in range(self._sim.plan.shards):
+            chiefs, servers = f"trainable/{shard}/weights {shard}", f"{shard}"
+            if epoch in self.halted or epoch - 1 in self.halted:
+                same = int(arrays[chiefs][0]) == int(arrays[servers][0])
+                if not same:
+                    raise self._wrong(f"a checkpoint has two states of shard {shard}")
+                continue
+            self.is_exact("the chief's part", shard, int(arrays[chiefs][0]), epoch, step)
+            self.is_exact("the servers' part", shard, int(arrays[servers][0]), epoch, step)
+        self.saved[True] += 1
+
     # The director -------------------------------------------------------------------------------------
 
     def directed(self, training: Training | None, wishes: Sequence[Wish]) -> None:
@@ -362,9 +381,10 @@ class ObservedWorkerState(WorkerState):
         return super().read(message)
 
     def hear(self, server: str, message: Message, beside: Sequence[Any]) -> list[WorkerDecision]:
-        if self._history is not None and isinstance(message, Pulled | Pushed) and self.placement is not None:
-            if any(_expects(request, message) for request in self._requests):
-                self._history.heard(self, message)
+        told = self._history if self.placement is not None else None
+        asked = isinstance(message, Pulled | Pushed) and any(_expects(one, message) for one in self._requests)
+        if told is not None and asked:
+            told.heard(self, message)  # type: ignore[arg-type]
         return super().hear(server, message, beside)
 
 

@@ -547,7 +547,10 @@ class CoordinatorLink:
             self._outbox.append(message)
             os.eventfd_write(self._poke, 1)
             if flush:
-                self._changed.wait_for(lambda: not self._outbox or self._over is not None, _FLUSH)
+                # After the end the thread sends nothing any more: who finishes at that moment must not wait for it.
+                self._changed.wait_for(
+                    lambda: not self._outbox or self._over is not None or self._end is not None, _FLUSH
+                )
 
     def _wait(self, heard: Callable[[], bool], deadline: Deadline, otherwise: str) -> None:
         """Wait until it was heard, or this member no longer counts."""
