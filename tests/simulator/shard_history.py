@@ -42,7 +42,7 @@ class Computed(NamedTuple):
     """A gradient."""
 
     base: Applied  # what was in the weights that it was computed from
-    origin: int
+    view: int  # in which those were pulled
 
 
 class ShardHistory:
@@ -53,6 +53,7 @@ class ShardHistory:
         shards = range(sim.plan.shards)
         self._applied: dict[tuple[int, int], Applied] = {(shard, 1 + shard): () for shard in shards}  # shard, weights
         self._computed: dict[tuple[int, int], Computed] = {}  # shard, gradient
+        self._pulled: dict[tuple[str, int, int], int] = {}  # by whom, shard, weights -> in which view
         self._states: dict[tuple[int, Point], int] = {}
         self._saw: dict[tuple[str, int], tuple[int, int]] = {}  # worker, shard -> origin, version
         self._acknowledged: dict[int, set[Batch]] = {shard: set() for shard in shards}
@@ -109,7 +110,7 @@ class ShardHistory:
             raise self._wrong(f"shard {shard} on {server.me} applies {batch} with a gradient that nobody has computed")
         if (
             replica.is_primary
-            and computed.origin == self._origin(shard)
+            and computed.view >= self._origin(shard)
             and not self.is_flawed(shard, server.tensors(shard))
         ):
             self._is_fresh(shard, before, computed.base, apply)
@@ -158,11 +159,14 @@ class ShardHistory:
         """A worker has computed this gradient from these weights."""
         if (shard, weights) not in self._applied:
             raise self._wrong(f"a worker has weights of shard {shard} that no updates lead to")
-        self._computed[shard, gradient] = Computed(self._applied[shard, weights], self._origin(shard))
+        view = self._pulled[current().process.name, shard, weights]
+        self._computed[shard, gradient] = Computed(self._applied[shard, weights], view)
 
-    def heard(self, state: ObservedWorkerState, answer: Pulled | Pushed) -> None:
+    def heard(self, state: ObservedWorkerState, answer: Pulled | Pushed, beside: Sequence[Any]) -> None:
         """A worker gets an answer: weights, which count in the view that it is in, or an acknowledgement."""
         assert state.placement is not None
+        if isinstance(answer, Pulled):
+            self._pulled[state.me, answer.shard, int(beside[0][0])] = answer.view
         view = state.placement.views[answer.shard]
         if answer.view == view.number:
             seen = (view.origin, answer.version)
@@ -384,7 +388,7 @@ class ObservedWorkerState(WorkerState):
         told = self._history if self.placement is not None else None
         asked = isinstance(message, Pulled | Pushed) and any(_expects(one, message) for one in self._requests)
         if told is not None and asked:
-            told.heard(self, message)  # type: ignore[arg-type]
+            told.heard(self, message, beside)  # type: ignore[arg-type]
         return super().hear(server, message, beside)
 
 

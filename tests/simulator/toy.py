@@ -289,7 +289,7 @@ class ToyEngine(Engine):
 
     def metric_results(self) -> Logs:
         losses, seen = (int(variable.value[0]) for variable in self.variables.metrics)
-        return {"loss": losses / seen, "samples": seen}
+        return {"loss": losses / max(1, seen), "samples": seen}
 
 
 class PacedEngine(ToyEngine):

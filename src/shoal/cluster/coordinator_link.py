@@ -249,8 +249,8 @@ class CoordinatorLink:
                 reader.take(self.view)
                 for content in unread:
                     reader.read(content)
-                if self._over is not None:
-                    reader.over(self._over)
+                if (why := self._why_over()) is not None:
+                    reader.over(why)
 
     def leave(self) -> None:
         """Give up the place in the view, between two steps. Returns when it is said."""
@@ -486,6 +486,7 @@ class CoordinatorLink:
                 self._lose(RunEnded(f"it has left the run: {why}"))
             case End(ok=True):
                 self.wakeup.set(RunEnded(message.reason))
+                self._tell_over(RunEnded(message.reason))
             case End(ok=False):
                 self._lose(RunEnded(message.reason))
             case Refuse(RefusalReason.OVER, text):
@@ -524,9 +525,16 @@ class CoordinatorLink:
             self._over = why
             self._changed.notify_all()
         self.wakeup.set(why)
+        self._tell_over(why)
+
+    def _tell_over(self, why: BaseException) -> None:
         with self._reading:
             if self._reader is not None:
                 self._reader.over(why)
+
+    def _why_over(self) -> BaseException | None:
+        """Why nothing more is heard of the coordinator's service."""
+        return self._over or (RunEnded(self._end.reason) if self._end is not None else None)
 
     def _beat(self) -> Beat:
         step, activity, exchanging, since = self.recorder.now
