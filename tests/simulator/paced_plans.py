@@ -32,6 +32,20 @@ def paced(seed: int, **about: object) -> Plan:
     return Plan(seed, **(usual | about))  # type: ignore[arg-type]
 
 
+def fault(
+    kind: str,
+    who: int | str = 0,
+    mark: str = "start",
+    nth: int = 1,
+    delay: float = 0.0,
+    seconds: float = 0.1,
+    shard: int = 0,
+    other: int | str = "backup",
+) -> Fault:
+    """One that waits for the nth of many messages."""
+    return Fault(kind, who, mark, delay, seconds, other, nth=nth, shard=shard)
+
+
 def random_paced(seed: int) -> Plan:
     chance = random.Random(f"plan {seed}")
     servers = chance.choice((2, 2, 3, 3, 4))

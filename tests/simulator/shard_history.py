@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shoal import session
@@ -268,6 +269,7 @@ class ShardHistory:
         match message:
             case ShardsPlaced(placement=placement):
                 # A number stands for one view: it is what fences.
+                self._sim.mark("placed")
                 primaries = [(view.primary, view.origin) for view in placement.views]
                 if (before := self._primaries.setdefault(placement.number, primaries)) != primaries:
                     raise self._wrong(f"view {placement.number} has the primaries {before} and {primaries}")
@@ -429,4 +431,8 @@ class ObservedDirector(Director):
         return wishes
 
 
-OBSERVERS = ((client, "WorkerState", ObservedWorkerState), (session, "Server", ObservedServer))
+OBSERVERS = (
+    (client, "WorkerState", ObservedWorkerState),
+    (session, "Server", ObservedServer),
+    (server, "Replica", partial(Replica, check_every=4)),  # few updates are enough to see that replicas differ
+)

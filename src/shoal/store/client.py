@@ -158,6 +158,11 @@ class Client:
             self._changed.wait_for(lambda: not self._state.has_pushed or self._over is not None, left)
             return not self._state.has_pushed
 
+    def has_begun(self, epoch: int) -> bool:
+        """Whether this worker was told to compute something of this epoch: others have gone on to it."""
+        with self._changed:
+            return self._state.has_begun(epoch)
+
     @property
     def observed(self) -> Counter[int]:
         """Staleness -> how many updates of this worker had it."""

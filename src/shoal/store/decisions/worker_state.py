@@ -174,6 +174,10 @@ class WorkerState:
         """Whether something that it has computed is not acknowledged yet."""
         return any(update.delivery is not None for update in self._updates.values())
 
+    def has_begun(self, epoch: int) -> bool:
+        """Whether a batch of this epoch was granted to it, or the epoch is over already."""
+        return self._ended >= epoch or any(batch.epoch >= epoch for batch in self._updates)
+
     def primaries(self) -> tuple[str, ...] | None:
         """Of whom answers come; None if that is not known, or a shard has no server."""
         found = [view.primary for view in self.placement.views] if self.placement is not None else []
