@@ -61,13 +61,13 @@ def three_replicas(seed: int) -> Plan:
 def paused_primary(seed: int) -> Plan:
     """It wakes up just when it was given up, and goes on with what it had heard in the old view."""
     pause = fault("pause", "primary", "Push", 10 + seed % 9, seconds=SILENCE + 0.02 * (seed % 10))
-    return paced(seed, servers=3, shards=2, workers=4, late=0.1, bound=None, restarts=0, faults=(pause,))
+    return paced(seed, servers=3, shards=2, workers=4, late=0.1, bound=None, restarts=0, fences_kill=False, faults=(pause,))
 
 
 def paused_workers(seed: int) -> Plan:
     """They wake up when the run has gone on without them, and push."""
     pauses = (fault("pause", f"worker-{n}", "Pull", 8 + 5 * n + seed % 5, 0.005, SILENCE + 0.3) for n in range(2))
-    return paced(seed, epochs=12, bound=1 + seed % 2, late=0.05, faults=tuple(pauses))
+    return paced(seed, epochs=4, bound=1 + seed % 2, late=0.05, fences_kill=False, faults=tuple(pauses))
 
 
 def slow_worker(seed: int) -> Plan:
