@@ -66,7 +66,6 @@ from shoal.collectives.messages import Reduced, SlotsPublished
 from shoal.config import RunConfig, Saving, Servers
 from shoal.errors import CutOff, RunEnded, WireError
 from shoal.session import Session
-from shoal.store.decisions.director import Director
 from shoal.store.decisions.director_messages import FROM_DIRECTOR, TO_DIRECTOR
 from shoal.store.decisions.placement import Placement
 from shoal.strategies.allreduce import Exchanged
@@ -502,7 +501,7 @@ class Simulation:
         if not self.plan.at_own_pace or self.plan.setbacks or self.coordinator.director is None:
             return True
         recalled = recall(list(entries(self.log)))
-        training = Director(LEASE, recalled.service)._state.training if recalled is not None else None
+        training = ObservedDirector(LEASE, recalled.service, None).training if recalled is not None else None
         here = {id for id in self._places if self.world.processes[id].alive and not self.world.processes[id].paused}
         return training is None or training.placement is None or _covers(training.placement, here)
 
@@ -515,7 +514,7 @@ class Simulation:
         if fault.kind in ("coordinator", "torn"):
             if self.membership.end is None and self.coordinator.alive and self._may_crash():
                 self.fired.append(fault.kind)
-                self._away = fault.seconds
+                self._away = fault.seconds if self.plan.at_own_pace else 0.0
                 self.coordinator.dies_telling = fault.kind == "torn"
                 if fault.kind == "coordinator":
                     self.coordinator.kill(-9)

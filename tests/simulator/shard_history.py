@@ -58,7 +58,10 @@ class ShardHistory:
         self._states: dict[tuple[int, Point], int] = {}
         self._saw: dict[tuple[str, int], tuple[int, int]] = {}  # worker, shard -> origin, version
         self._acknowledged: dict[int, set[Batch]] = {shard: set() for shard in shards}
-        self.gone: dict[int, set[Batch]] = {shard: set() for shard in shards}
+        self.gone: dict[int, set[Batch]] = {shard: set() for shard in shards}  # counted, and lost with their shard
+        self._again: dict[int, set[Batch]] = {
+            shard: set() for shard in shards
+        }  # may be in weights that a shard got back
         self._grants: dict[tuple[str, int], Grant] = {}  # worker, turn
         self._over: dict[int, dict[int, set[Batch]]] = {}  # epoch -> by shard: what must be in the weights at its end
         self._written = (0, Tally())
@@ -103,7 +106,7 @@ class ShardHistory:
         assert isinstance(batch, Batch)
         assert isinstance(gradients, list)
         before = self.applied(shard, server.tensors(shard))
-        twice = any(other == batch for other, _ in before) and batch not in self.gone[shard]
+        twice = any(other == batch for other, _ in before) and batch not in self._again[shard]
         if twice:
             raise self._wrong(f"shard {shard} on {server.me} applies {batch} twice")
         computed = self._computed.get((shard, int(gradients[0][0])))
@@ -252,9 +255,13 @@ class ShardHistory:
         if found and not self._sim.plan.setbacks:
             raise self._wrong(f"{found}: no shard had lost all its replicas")
         for setback in found:
-            # A worker tells which weights it goes on from: some of what counts may be in them, or be computed again.
-            self.gone[setback.shard] |= self._acknowledged[setback.shard] | set(self.counted)
-            self._acknowledged[setback.shard] = set()
+            # A worker tells which weights it goes on from. What counts already may be in them, or is missing for good;
+            # all else that was applied is computed again, and may be in them too.
+            shard = setback.shard
+            self.gone[shard] |= set(self.counted)
+            known = [applied for (of, _), applied in self._applied.items() if of == shard]
+            self._again[shard] |= {batch for applied in known for batch, _ in applied}
+            self._acknowledged[shard] = set()
 
     @property
     def counted(self) -> list[Batch]:
@@ -310,7 +317,7 @@ class ShardHistory:
             applied = sorted(batch for batch, _ in self.applied(view.shard, states[0]))
             # What was lost for good may have been computed again, by somebody who did not know that it counts already.
             due = [b for b in every if (b in needed and b not in self.gone[view.shard]) or b in applied]
-            if sorted(set(applied)) != due or (applied != due and not self.gone[view.shard]):
+            if sorted(set(applied)) != due or (applied != due and not self._again[view.shard]):
                 raise self._wrong(f"shard {view.shard} has applied {applied}, expected every batch once")
             digests = {state.digest() for state in states}
             if len(digests) > 1:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
+from shoal.cluster.coordinator_link import CoordinatorLink
 from shoal.cluster.coordinator_service import SendMessage
+from shoal.collectives.group import WorkerGroup
+from shoal.errors import RunEnded
 from shoal.store.decisions.delivery import Delivery
 from shoal.store.decisions.director import Director, State, Training, _send
 from shoal.store.decisions.director_messages import EpochOver, Grant
@@ -20,16 +24,21 @@ from shoal.store.decisions.saves import Gathering
 from shoal.store.decisions.staleness import StalenessClock
 from shoal.store.decisions.weights_read import WeightsRead
 from shoal.store.decisions.worker_state import WorkerState
+from shoal.store.links import Linked, Links
+from shoal.store.server import Server
 from shoal.store.values.ledger import Ledger
 from shoal.store.values.messages import Anew, CaughtUp, Order, Point, Push, Transfer
 from shoal.store.values.operations import Batch, Tally
+from shoal.training.asynchronous import AsynchronousTraining
+from shoal.training.updates import ServedUpdates
 
-from .elastic import LIMIT, Coordinator, Simulation, play
+from .elastic import Coordinator, Simulation, play
 from .paced_plans import fault, paced
-from .plan import SILENCE, Plan
+from .plan import SILENCE, Fault, Plan
 from .wrong import Wrong
 
 RUNS = 40  # within which a mutant must be found
+HANGS = 60.0  # seconds, of the simulated kind
 
 
 # The plans ----------------------------------------------------------------------------------------------
@@ -61,7 +70,9 @@ def three_replicas(seed: int) -> Plan:
 def paused_primary(seed: int) -> Plan:
     """It wakes up just when it was given up, and goes on with what it had heard in the old view."""
     pause = fault("pause", "primary", "Push", 10 + seed % 9, seconds=SILENCE + 0.02 * (seed % 10))
-    return paced(seed, servers=3, shards=2, workers=4, late=0.1, bound=None, restarts=0, fences_kill=False, faults=(pause,))
+    return paced(
+        seed, servers=3, shards=2, workers=4, late=0.1, bound=None, restarts=0, fences_kill=False, faults=(pause,)
+    )
 
 
 def paused_workers(seed: int) -> Plan:
@@ -726,12 +737,138 @@ def a_pause_ends_when_one_server_has_copied(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Gathering, "is_copied", copied)
 
 
+# Of the shells, which only a simulator that runs them can find --------------------------------------------
+
+
+def lost_before_anything_was_supplied(seed: int) -> Plan:
+    """The only server of a shard is lost; then so is the worker that is asked for its weights, or the next server."""
+    faults = (
+        fault("kill", "primary", "Push", 12 + seed % 7),
+        fault("kill", f"worker-{seed % 3}", "Lacking", 3 + seed % 2),
+        fault("kill", "primary", "Lacking", 5 + seed % 2),
+    )
+    return paced(seed, servers=3, replicas=1, workers=3, bound=None, setbacks=True, restarts=4, faults=faults)
+
+
+def lost_between_two_epochs(seed: int) -> Plan:
+    """A worker is lost when some have heard that all go on, and others have not."""
+    kill = fault("kill", f"worker-{seed % 3}", "Next", 1 + seed % 2, delay=0.0003 * (seed % 5))
+    return paced(seed, bound=1, late=0.4, restarts=0, faults=(kill,))
+
+
+def servers_come_at_the_end(seed: int) -> Plan:
+    kill = fault("kill", "backup", "EpochOver", 4 + seed % 6, delay=0.002 * (seed % 4))
+    return paced(seed, servers=3, late=0.05, restarts=1, faults=(kill,))
+
+
+def halted_while_a_server_is_away(seed: int) -> Plan:
+    """For longer than a lease."""
+    faults = (
+        fault("halt", "worker-0", "Finish", 12 + seed % 6),
+        fault("pause", "primary", "Halt", delay=0.001 * (seed % 5), seconds=0.4),
+    )
+    return paced(seed, restarts=0, bound=None, workers=4, faults=faults)
+
+
+def all_replaced_before_the_first_step(seed: int) -> Plan:
+    """All together, on servers: those who have opened the second fit are lost before its first update."""
+    kills = tuple(Fault("kill", number, "Open", 0.05 + 0.3 * number, nth=4) for number in range(3))
+    return Plan(seed, servers=2, bound=0, least=3, restarts=3, validates=False, faults=kills)
+
+
+@mutant(broken_connections)
+def a_broken_connection_is_not_made_again(patch: pytest.MonkeyPatch) -> None:
+    real = Links._lose
+
+    def lose(self: Any, peer: str) -> None:
+        self._wanted.pop(peer, None)
+        real(self, peer)
+
+    patch.setattr(Links, "_lose", lose)
+
+
+@mutant(broken_connections)
+def nobody_is_told_of_a_connection_that_was_made_again(patch: pytest.MonkeyPatch) -> None:
+    real = Links._add
+
+    def add(self: Any, peer: str, connection: Any) -> None:
+        known = self.__dict__.setdefault("known", set())
+        real(self, peer, connection)
+        if peer in known:
+            self._events = deque(event for event in self._events if event != Linked(peer))
+        known.add(peer)
+
+    patch.setattr(Links, "_add", add)
+
+
+@mutant(lost_before_anything_was_supplied)
+def what_waits_for_a_shard_is_forgotten_when_it_comes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Server, "_hear_all", lambda self, waiting: None)
+
+
+@mutant(lost_before_anything_was_supplied)
+def only_one_worker_is_asked_for_a_lost_shard(patch: pytest.MonkeyPatch) -> None:
+    real = Server._ask_another
+
+    def ask(self: Any, lack: Any) -> None:
+        if not lack.asked:
+            real(self, lack)
+
+    patch.setattr(Server, "_ask_another", ask)
+
+
+@mutant(workers_die)
+def who_came_late_does_not_learn_what_callbacks_remember(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AsynchronousTraining, "_restore_callbacks", lambda self: None)
+
+
+@mutant(saves)
+def updates_before_a_checkpoint_are_counted_twice(patch: pytest.MonkeyPatch) -> None:
+    real = AsynchronousTraining._count
+
+    def count(self: Any, updates: int, samples: int) -> None:
+        real(self, updates, samples)
+        self._before = self._at.trained
+
+    patch.setattr(AsynchronousTraining, "_count", count)
+
+
+@mutant(lost_between_two_epochs)
+def who_is_behind_finds_nobody_when_an_epoch_begins(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WorkerGroup, "start_apart", lambda self, what, is_past: None)
+
+
+@mutant(servers_come_at_the_end)
+def a_server_does_not_hear_of_a_good_end(patch: pytest.MonkeyPatch) -> None:
+    real = CoordinatorLink._leave_for_reader
+
+    def leave(self: Any, news: Any) -> None:
+        if not (isinstance(news, RunEnded) and self._end is not None):
+            real(self, news)
+
+    patch.setattr(CoordinatorLink, "_leave_for_reader", leave)
+    patch.setattr(CoordinatorLink, "_why_over", lambda self: self._over)
+
+
+@mutant(halted_while_a_server_is_away)
+def a_halted_epoch_does_not_wait_for_who_is_slow(patch: pytest.MonkeyPatch) -> None:
+    def expire(self: LeaseBook, now: float) -> Any:
+        return self._give_back([place for place, lease in self.leases.items() if lease.until <= now])
+
+    patch.setattr(LeaseBook, "expire", expire)
+
+
+@mutant(all_replaced_before_the_first_step)
+def who_came_late_has_no_weights_for_servers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ServedUpdates, "took", lambda self: None)
+
+
 def found(change: Mutant, plans: Callable[[int], Plan]) -> tuple[int, Wrong] | None:
     with pytest.MonkeyPatch.context() as patch:
         change(patch)
         for seed in range(RUNS):
             try:
-                Simulation(plans(seed)).play(LIMIT)
+                Simulation(plans(seed)).play(HANGS)
             except Wrong as wrong:
                 return seed, wrong
     return None

@@ -238,6 +238,11 @@ class WorkerState:
     def drop(self, request: AbstractRequest) -> None:
         self._requests.pop(request, None)
 
+    def offer(self, weights: Weights) -> None:
+        """What this worker has, for a server that has nothing; where it has pulled nothing newer yet."""
+        for shard, arrays in enumerate(weights):
+            self.newest.setdefault(shard, (0, arrays))
+
     def look_up(self, batch: Batch, asked: Mapping[int, Any]) -> list[WorkerDecision]:
         """For an update of which a LookUp spoke: these rows are needed, by shard of a table."""
         self._read_for(batch, asked)
