@@ -115,6 +115,7 @@ class ShardHistory:
         if (
             replica.is_primary
             and computed.view >= self._origin(shard)
+            and not self._again[shard]  # else the same weights may have been pulled before it went back, and after
             and not self.is_flawed(shard, server.tensors(shard))
         ):
             self._is_fresh(shard, before, computed.base, apply)
@@ -313,7 +314,7 @@ class ShardHistory:
             raise self._wrong(f"observed {training.clock.observed}, the bound is {plan.bound}")
         for view in training.placement.views:
             holders = [self.servers[id] for id in (view.primary, *view.backups) if id in self.servers]
-            states = [server.final(view.shard) for server in holders]
+            states = [server.tensors(view.shard) for server in holders]
             applied = sorted(batch for batch, _ in self.applied(view.shard, states[0]))
             # What was lost for good may have been computed again, by somebody who did not know that it counts already.
             due = [b for b in every if (b in needed and b not in self.gone[view.shard]) or b in applied]
@@ -322,6 +323,11 @@ class ShardHistory:
             digests = {state.digest() for state in states}
             if len(digests) > 1:
                 raise self._wrong(f"the replicas of shard {view.shard} differ on {[server.me for server in holders]}")
+
+    def applied_at_the_end(self, shard: int) -> Applied:
+        """What is in a shard's weights, as its primary has them."""
+        assert self.placement is not None
+        return self.applied(shard, self.servers[self.placement.views[shard].primary or ""].tensors(shard))
 
     def _origin(self, shard: int) -> int:
         return self.placement.views[shard].origin if self.placement is not None else 0
@@ -349,9 +355,6 @@ class ObservedServer(server.Server):
         held = self._of(shard)
         assert isinstance(held, ToyTensors)
         return held
-
-    def final(self, shard: int) -> ToyTensors:
-        return self.tensors(shard)
 
     def lacks(self, shard: int) -> bool:
         return shard in self._lacking

@@ -11,19 +11,17 @@ import msgspec
 import pytest
 
 from shoal.cluster.coordinator_link import CoordinatorLink
-from shoal.cluster.coordinator_service import SendMessage
 from shoal.collectives.group import WorkerGroup
 from shoal.errors import RunEnded
 from shoal.store.decisions.delivery import Delivery
 from shoal.store.decisions.director import Director, State, Training, _send
-from shoal.store.decisions.director_messages import EpochOver, Grant
+from shoal.store.decisions.director_messages import EpochOver
 from shoal.store.decisions.leases import LeaseBook
 from shoal.store.decisions.placement import Placement, _Draft
 from shoal.store.decisions.replica import Give, Replica, ReportReplica
 from shoal.store.decisions.saves import Gathering
 from shoal.store.decisions.staleness import StalenessClock
 from shoal.store.decisions.weights_read import WeightsRead
-from shoal.store.decisions.worker_state import WorkerState
 from shoal.store.links import Linked, Links
 from shoal.store.server import Server
 from shoal.store.values.ledger import Ledger
@@ -55,16 +53,6 @@ def workers_die(seed: int) -> Plan:
     """Half-way through a push, so that another one computes the same batch."""
     kills = (fault("kill", f"worker-{number}", "Push", 9 + 8 * number + seed % 3) for number in range(2))
     return paced(seed, shards=3, late=0.1, restarts=2, faults=tuple(kills))
-
-
-def three_replicas(seed: int) -> Plan:
-    """The backups are at different points when their primary is lost; and one stops, before the next is lost too."""
-    faults = (
-        fault("kill", "primary", "Order", 14 + seed % 7),
-        fault("pause", "backup", "placed", 2, seconds=0.1),
-        fault("kill", "primary", "placed", 2, delay=0.02),
-    )
-    return paced(seed, servers=3, replicas=3, shards=1, workers=4, late=0.1, restarts=0, bound=None, faults=faults)
 
 
 def paused_primary(seed: int) -> Plan:
@@ -171,15 +159,6 @@ def coordinators_die(seed: int) -> Plan:
     return paced(seed, bound=1 + seed % 2, slow=6.0, late=0.05, faults=(first, second))
 
 
-def coordinators_and_servers_die(seed: int) -> Plan:
-    """A primary is lost while nobody looks, or just after somebody does again."""
-    faults = (
-        fault("coordinator", mark="Grant", nth=4 + seed % 7, seconds=0.05),
-        fault("kill", "primary", "Grant", 4 + seed % 7, delay=0.02 + 0.02 * (seed % 4)),
-    )
-    return paced(seed, servers=3, late=0.05, restarts=1, faults=faults)
-
-
 def coordinators_and_workers_die(seed: int) -> Plan:
     """Another worker comes; the coordinator dies when it tells it where things are."""
     faults = (
@@ -187,24 +166,6 @@ def coordinators_and_workers_die(seed: int) -> Plan:
         fault("coordinator", mark="ShardsPlaced", nth=6 + seed % 12, seconds=0.05),
     )
     return paced(seed, epochs=3, bound=1, late=0.05, slow=3.0, faults=faults)
-
-
-def finished_in_vain(seed: int) -> Plan:
-    """The coordinator does not hear that an update is finished, and a shard that had it loses everything meanwhile."""
-    faults = (
-        fault("coordinator", mark="Finish", nth=4 + seed % 9, delay=0.0002, seconds=0.05),
-        fault("kill", "primary", "Finish", 4 + seed % 9, delay=0.01),
-    )
-    return paced(seed, servers=3, replicas=1, workers=3, bound=1 + seed % 2, setbacks=True, restarts=2, faults=faults)
-
-
-def halted(seed: int) -> Plan:
-    """An epoch is to end early, and one that still computes is lost."""
-    faults = (
-        fault("halt", "worker-0", "Finish", 2 + seed % 6),
-        fault("kill", "worker-1", "Halt", delay=0.002 * (seed % 5)),
-    )
-    return paced(seed, restarts=0, bound=None, slow=0.3, faults=faults)
 
 
 # The mutants --------------------------------------------------------------------------------------------
@@ -337,11 +298,6 @@ def a_transfer_goes_without_the_ledger(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "_load", load)
 
 
-@mutant(three_replicas)
-def a_new_primary_answers_before_its_backups_stand_where_it_stands(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Replica, "_answers", property(lambda self: True))
-
-
 @mutant(torn_backups)
 def a_version_alone_names_a_state(patch: pytest.MonkeyPatch) -> None:
     def after(self: Any, point: Point) -> Any:
@@ -379,11 +335,6 @@ def a_gap_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
         return real(self, point, *more)
 
     patch.setattr(Replica, "_obey", obey)
-
-
-@mutant(broken_connections)
-def nobody_says_where_it_stands_after_a_broken_connection(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Replica, "reconnected", lambda self, peer: [])
 
 
 @mutant(broken_connections)
@@ -539,20 +490,6 @@ def the_record_lacks_the_turns(patch: pytest.MonkeyPatch) -> None:
     forgets(patch, lambda state, training: training.turns.clear())
 
 
-@mutant(coordinators_and_servers_die)
-def the_record_lacks_the_number_of_the_view(patch: pytest.MonkeyPatch) -> None:
-    def forget(state: State, training: Training) -> None:
-        state.view = 0
-
-    forgets(patch, forget)
-
-
-@mutant(coordinators_and_servers_die)
-def the_record_lacks_who_serves(patch: pytest.MonkeyPatch) -> None:
-    """They say it again; but until then they are not there."""
-    forgets(patch, lambda state, training: state.serving.clear())
-
-
 @mutant(coordinators_die)
 def it_is_written_down_when_it_was_told(patch: pytest.MonkeyPatch) -> None:
     happen, write_down = Coordinator.happen, Coordinator._write_down
@@ -599,19 +536,6 @@ def a_want_is_granted_as_often_as_it_is_said(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Director, "_want", want)
 
 
-@mutant(finished_in_vain)
-def a_worker_begins_again_what_it_was_granted_before(patch: pytest.MonkeyPatch) -> None:
-    """The grant is told again, because its Want is; that it is finished comes only after that."""
-    real = WorkerState.read
-
-    def read(self: Any, message: Any) -> Any:
-        if isinstance(message, Grant):
-            self._wanted.add(message.turn)
-        return real(self, message)
-
-    patch.setattr(WorkerState, "read", read)
-
-
 @mutant(workers_die)
 def a_lost_worker_still_waits_for_a_grant(patch: pytest.MonkeyPatch) -> None:
     real = Director._lose
@@ -650,18 +574,6 @@ def an_epoch_is_over_when_every_batch_is_dealt(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(Director, "_over", over)
 
 
-@mutant(halted)
-def an_epoch_that_ends_with_a_loss_is_not_said_to_be_over(patch: pytest.MonkeyPatch) -> None:
-    real = Director.take
-
-    def take(self: Any, *more: Any) -> Any:
-        return [
-            wish for wish in real(self, *more) if not (isinstance(wish, SendMessage) and b"EpochOver" in wish.content)
-        ]
-
-    patch.setattr(Director, "take", take)
-
-
 @mutant(primaries_die)
 def a_lost_server_is_not_missed(patch: pytest.MonkeyPatch) -> None:
     real = Director._present
@@ -671,17 +583,6 @@ def a_lost_server_is_not_missed(patch: pytest.MonkeyPatch) -> None:
         return [*held, *(id for id in real(self, training) if id not in held)]
 
     patch.setattr(Director, "_present", present)
-
-
-@mutant(primaries_die)
-def a_late_server_gets_nothing(patch: pytest.MonkeyPatch) -> None:
-    real = Director._serve
-
-    def serve(self: Any, server: str, call: int) -> Any:
-        training = self._state.training
-        return real(self, server, call) if training is None or training.placement is None else []
-
-    patch.setattr(Director, "_serve", serve)
 
 
 @mutant(workers_die)
@@ -696,11 +597,6 @@ def a_late_worker_is_not_told_where_things_are(patch: pytest.MonkeyPatch) -> Non
         return [] if came else wishes
 
     patch.setattr(Director, "take", take)
-
-
-@mutant(primaries_die)
-def who_has_caught_up_is_not_believed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Director, "_caught_up", lambda self, training, placement: [])
 
 
 @mutant(saves)
@@ -754,6 +650,12 @@ def lost_between_two_epochs(seed: int) -> Plan:
     """A worker is lost when some have heard that all go on, and others have not."""
     kill = fault("kill", f"worker-{seed % 3}", "Next", 1 + seed % 2, delay=0.0003 * (seed % 5))
     return paced(seed, bound=1, late=0.4, restarts=0, faults=(kill,))
+
+
+def workers_die_late(seed: int) -> Plan:
+    """When callbacks have seen an epoch, so that newcomers must be told."""
+    kills = (fault("kill", f"worker-{number}", "Push", 24 + 4 * number + seed % 3) for number in range(2))
+    return paced(seed, restarts=2, faults=tuple(kills))
 
 
 def servers_come_at_the_end(seed: int) -> Plan:
@@ -817,7 +719,7 @@ def only_one_worker_is_asked_for_a_lost_shard(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Server, "_ask_another", ask)
 
 
-@mutant(workers_die)
+@mutant(workers_die_late)
 def who_came_late_does_not_learn_what_callbacks_remember(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AsynchronousTraining, "_restore_callbacks", lambda self: None)
 
