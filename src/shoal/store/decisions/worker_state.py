@@ -1,7 +1,7 @@
 """One worker's part in a training with parameter servers: its turns, updates and pauses, and all that it asks. Pure.
 
 The director's messages, servers' answers and the worker's own words come in, decisions come out. The shell (client.py)
-carries them out in order; the simulator (tests/store) does the same with this very class.
+carries them out in order.
 
     Grant ──▶ WeightsRead ··over··▶ BatchWork ──computed──▶ Delivery ··over··▶ Finish, and WantWork again
     EpochOver ──▶ WeightsRead ··over··▶ EpochEnd
