@@ -119,7 +119,7 @@ def test_no_lock_is_held_while_a_reader_is_called_so_another_may_take_its_place(
 def test_results_of_calls_that_a_script_has_passed_are_not_kept(start):
     run = start(2, least=1)
     one, _ = run.join_all(2)
-    one._results |= {call: b"" for call in range(100)}
+    one._results |= dict.fromkeys(range(100), b"")
     one.forget_results(before=98)
     assert list(one._results) == [98, 99]
     one._hear(Finished(3, b"told again"))

@@ -72,7 +72,7 @@ def test_a_slow_worker_is_waited_for_only_as_far_as_the_bound_says(bound):
 def test_a_takeover_costs_milliseconds(seed):
     """Between the loss of a primary and the next acknowledgement of its shard there are a few messages, no transfer."""
     undisturbed = play(paced(seed, batches=20))
-    run = play(paced(seed, batches=20, restarts=0, faults=(fault("kill", "primary", "Order", 11),)))
+    run = play(paced(seed, batches=20, restarts=0, faults=(fault("kill", "primary", "Order", 31),)))
     assert run.fired == ["kill"]
     assert run.over_at - undisturbed.over_at < 0.3
 
