@@ -13,7 +13,7 @@ from shoal.dashboard.facts import MOST_POINTS, RunState, page_facts
 from shoal.dashboard.logs_reader import LogsReader
 from shoal.dashboard.timeline import STEPS, timeline
 from shoal.observe.chart import Chart
-from shoal.observe.doctor import Finding
+from shoal.observe.doctor import Finding, FindingKind
 from shoal.observe.phases import Phase, TimeUse
 from shoal.observe.story import Story, StoryEvent, StoryKind
 
@@ -76,7 +76,7 @@ def test_a_loss_that_is_not_finite_is_a_gap_and_can_be_sent() -> None:
 
 def test_story_and_checkpoints_come_the_newest_first_and_bounded() -> None:
     told = [StoryEvent(NOW + i, StoryKind.CHECKPOINT if i % 2 else StoryKind.VIEW, str(i)) for i in range(500)]
-    found = [Finding(0.5, "callbacks take 50 % of the time", "Do less")]
+    found = [Finding(0.5, "callbacks take 50 % of the time", "Do less", FindingKind.CALLBACKS)]
     facts = page_facts(gathered(None, False, story=told, findings=found))
     assert [event.text for event in facts.story[:2]] == ["499", "498"]
     assert [event.text for event in facts.checkpoints[:2]] == ["499", "497"]
