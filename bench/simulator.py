@@ -6,6 +6,7 @@ python bench/simulator.py [--runs 200] > simulator.json
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import time
 from collections.abc import Callable
@@ -17,14 +18,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.simulator.elastic import play as play_elastic
 from tests.simulator.elastic import random_plan as elastic_plan
+from tests.simulator.paced_plans import random_paced
+from tests.simulator.plan import Plan
 from tests.store.plans import random_plan as store_plan
 from tests.store.simulation import play as play_store
 
 GOAL = 1000
+
+
+def on_servers(seed: int) -> Plan:
+    return dataclasses.replace(elastic_plan(seed), servers=2, bound=0, parts=1, restarts=3)
+
+
 SLICES = 8
 SIMULATORS: dict[str, Callable[[int], object]] = {
     "training with all-reduce": lambda seed: play_elastic(elastic_plan(seed)),
-    "parameter servers": lambda seed: play_store(store_plan(seed)),
+    "parameter servers, at each worker's own pace": lambda seed: play_elastic(random_paced(seed)),
+    "parameter servers, all together": lambda seed: play_elastic(on_servers(seed)),
+    "the store's decisions alone": lambda seed: play_store(store_plan(seed)),
 }
 
 

@@ -23,7 +23,7 @@ from shoal.cluster import coordinator_address
 from shoal.cluster.coordinator_link import CoordinatorLink
 from shoal.cluster.evidence import look_at, this_machine
 from shoal.cluster.launcher_pipe import Dying, Interrupt, LauncherPipe, Reaped, Released, Spawned
-from shoal.cluster.messages import FROM_COORDINATOR, POST_LIMIT, Answer, Candidate, DrainRequest, Join
+from shoal.cluster.messages import FROM_COORDINATOR, POST_LIMIT, Answer, Candidate, DrainRequest, Finished, Join
 from shoal.cluster.view import View
 from shoal.errors import PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged
 from shoal.observe.phases import Phase
@@ -89,6 +89,41 @@ def test_a_reader_may_hold_a_lock_of_its_own_when_it_calls_the_coordinator_link_
         writer.start()
         writer.join(5)
         assert not writer.is_alive(), "the link holds its lock while it calls its reader, who waits for the writer's"
+
+
+def test_no_lock_is_held_while_a_reader_is_called_so_another_may_take_its_place(start):
+    run = start(1)
+    (link,) = run.join_all(1)
+    told: list[str] = []
+
+    class Reader:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def read(self, content: bytes) -> None: ...
+
+        def take(self, view: View) -> None:
+            told.append(self.name)
+            if self.name == "first":  # as one would that is closed by another thread, for which this one waits
+                closer = threading.Thread(target=link.read_with, args=(Reader("second"),), daemon=True)
+                closer.start()
+                closer.join(5)
+                assert not closer.is_alive(), "the link holds a lock while it calls its reader"
+
+        def over(self, why: BaseException) -> None: ...
+
+    link.read_with(Reader("first"))
+    assert told == ["first", "second"], "in order, one after the other"
+
+
+def test_results_of_calls_that_a_script_has_passed_are_not_kept(start):
+    run = start(2, least=1)
+    one, _ = run.join_all(2)
+    one._results |= dict.fromkeys(range(100), b"")
+    one.forget_results(before=98)
+    assert list(one._results) == [98, 99]
+    one._hear(Finished(3, b"told again"))
+    assert one.result(3) is None
 
 
 def test_a_coordinator_link_that_has_no_descriptor_for_the_next_view_takes_it_once_there_is_one(

@@ -2,8 +2,10 @@
 
 What is real: Membership and its record; CoordinatorLink with its thread, Session, Calls, SynchronousTraining and its
 loop over epochs, the data agreement, WorkerGroup, resync, form, Messenger, Exchanges, PeerGroup, the exchange over
-sockets, Reduction and the notes. What is not: sockets, processes, time (machine.py), the shells of the coordinator and
-the launcher, the model (toy.py), and the script with what the hook does for it (script.py).
+sockets, Reduction and the notes. With servers: Director, AsynchronousTraining or ServedUpdates, FitStore, Client with
+its thread, Server, Links, Saver and what servers do for it. What is not: sockets, processes, time (machine.py), the
+shells of the coordinator and the launcher, the model (toy.py, toy_server.py), files, and the script with what the hook
+does for it (script.py).
 
 `play(plan)` runs one plan and checks it; a failing one is made smaller by `shrink` before it is told.
 """
@@ -11,7 +13,8 @@ the launcher, the model (toy.py), and the script with what the hook does for it 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -53,15 +56,18 @@ from shoal.cluster.messages import (
     Join,
     Ready,
     ScaleRequest,
+    ServiceMessage,
     ViewChange,
 )
 from shoal.cluster.messages import End as RunEnd
-from shoal.cluster.view import Member, View
+from shoal.cluster.view import Member, View, role_of
 from shoal.collectives.group import Gathered
 from shoal.collectives.messages import Reduced, SlotsPublished
-from shoal.config import RunConfig
+from shoal.config import RunConfig, Saving, Servers
 from shoal.errors import CutOff, RunEnded, WireError
 from shoal.session import Session
+from shoal.store.decisions.director_messages import FROM_DIRECTOR, TO_DIRECTOR
+from shoal.store.decisions.placement import Placement
 from shoal.strategies.allreduce import Exchanged
 from shoal.training.logs import Logs
 from shoal.training.position import Position
@@ -70,7 +76,10 @@ from shoal.wire.messages import Message
 from .machine import COORDINATOR, End, Process, SimulatedListener, World, simulated
 from .plan import DEADLINES, Fault, Plan, random_plan
 from .script import Script
+from .shard_history import OBSERVERS, ObservedDirector, ShardHistory
 from .toy import EPOCHS, Reference, Step
+from .toy_writer import WRITERS, Checkpoints
+from .wrong import Wrong
 
 __all__ = ["DEADLINES", "LIMIT", "Fault", "Plan", "Simulation", "Wrong", "play", "random_plan"]
 
@@ -82,10 +91,8 @@ CHECK_EVERY = 2  # steps between two comparisons of the workers' weights
 STRAGGLERS = 20.0  # seconds after the end, until which everyone who can has ended
 NOBODY = -1  # the link of one who asks from a terminal and does not wait for the answer
 STATED = (0, ENDED, 130)  # exit codes of workers that nobody replaces
-
-
-class Wrong(AssertionError):
-    """A promise was broken."""
+LEASE = 0.25  # seconds, with servers, after which a batch is given to somebody else
+RESTART = 0.05  # seconds after which one that was lost is replaced, with servers
 
 
 # The coordinator and the launcher ---------------------------------------------------------------------
@@ -98,10 +105,13 @@ class Coordinator(Process):
         super().__init__(sim.world, COORDINATOR, on_exit=lambda code: sim.coordinator_died())
         self._sim = sim
         me, now = Member(COORDINATOR, "coordinator", 99, "here", "this one", ""), sim.world.time
+        self.director: ObservedDirector | None = None
+        if sim.plan.servers:
+            self.director = ObservedDirector(LEASE, recalled.service if recalled else None, sim.history)
         self.membership = (
-            Membership.restored(recalled.membership, sim.config, me, now, finished=tuple(sim.results))
+            Membership.restored(recalled.membership, sim.config, me, now, self.director, finished=tuple(sim.results))
             if recalled
-            else Membership(sim.config, me, now)
+            else Membership(sim.config, me, now, self.director)
         )
         self._plan = LogPlan()
         self.dies_telling = False
@@ -159,6 +169,9 @@ class Coordinator(Process):
         if write is not None:
             self._sim.log = write.content if write.anew else self._sim.log + write.content
             self._plan.wrote(write)
+        if self._sim.history is not None and self.director is not None:
+            self._sim.history.wrote(self.director.training)
+            self._sim.mark("written")
 
     def _perform(self, decision: Decision) -> None:
         match decision:
@@ -189,8 +202,22 @@ class Coordinator(Process):
 
     def _post(self, links: Sequence[int], message: Message) -> None:
         for link in links:
-            if link in self._links:
+            if link in self._links and self.alive:  # it may die in the middle of this
                 self._links[link].post(message)
+
+
+class Snapshots:
+    """The `SnapshotFiles` of a run, in memory."""
+
+    def __init__(self) -> None:
+        self._left: tuple[str, bytes] | None = None
+
+    def leave(self, name: str, content: Callable[[], bytes]) -> None:
+        if self._left is None or self._left[0] != name:
+            self._left = (name, content())
+
+    def find(self, name: str) -> bytes | None:
+        return self._left[1] if self._left is not None and self._left[0] == name else None
 
 
 class Simulation:
@@ -198,7 +225,17 @@ class Simulation:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.world = World(plan.seed, late=plan.late, lost_beats=plan.lost_beats)
+        if plan.at_own_pace:
+            self.world = World(
+                plan.seed, 0.001, plan.late, plan.lost_beats, lateness=0.1, repeated=plan.repeated, torn=0.5
+            )
+        else:
+            self.world = World(plan.seed, late=plan.late, lost_beats=plan.lost_beats)
+        self.history: ShardHistory = ShardHistory(self) if plan.at_own_pace else None  # type: ignore[assignment]
+        self.world.history, self.world.disk = self.history, Checkpoints()
+        if plan.servers:
+            self.world.on_sent = self._sent
+        self.snapshots = Snapshots()
         self.config = RunConfig(
             "sim",
             plan.workers,
@@ -208,14 +245,22 @@ class Simulation:
             least=plan.least,
             pieces=plan.pieces,
             transport="tcp",
-            deadlines=msgspec.structs.replace(DEADLINES, stall=plan.stall),
+            deadlines=plan.deadlines,
             check_every=CHECK_EVERY,
+            strategy="ps" if plan.servers else "allreduce",
+            servers=Servers(plan.servers, plan.replicas, plan.bound) if plan.servers else None,
+            saving=Saving("checkpoints", "1step", run="sim") if plan.saves else None,
         )
         self.over_at: float | None = None
         self.log = b""  # what the coordinator has written down
         self.results: dict[int, bytes] = {}
+        self.told: Counter[str] = Counter()  # marks
+        self._waiting = [fault for fault in plan.faults if fault.mark != "start"]
+        self._awaited = {fault.mark for fault in self._waiting}
+        self._away = 0.0  # seconds until there is another coordinator
+        self._left = plan.restarts  # of the lost that are replaced, with servers
+        self.watcher: Watcher = PacedWatcher(self) if plan.at_own_pace else Watcher(self)
         self.coordinator = Coordinator(self)
-        self.watcher = Watcher(self)
         self.admitter = ""  # who said Admit last
         self.scripts: dict[str, Script] = {}
         self.harmed: set[str] = set()
@@ -224,9 +269,11 @@ class Simulation:
         self._places: dict[str, int] = {}
         self._exits: dict[str, int | None] = {}  # of all workers; None: it lives
         self._restarts: dict[int, int] = {}
-        self._waiting = [fault for fault in plan.faults if fault.mark != "start"]
+        start = 0.01 if plan.at_own_pace else 0.5
+        for number in range(plan.servers):
+            self._start(number, self.world.random.random() * start, first=True, role="server")
         for number in range(plan.workers):
-            self._start(number, self.world.random.random() * 0.5, first=True)
+            self._start(number, self.world.random.random() * start, first=True)
         for fault in plan.faults:
             if fault.mark == "start":
                 self.world.at(fault.delay, partial(self._fire, fault))
@@ -242,7 +289,7 @@ class Simulation:
         return self.membership.view
 
     def play(self, limit: float) -> Simulation:
-        with simulated(self.world):
+        with simulated(self.world, (*OBSERVERS, *WRITERS) if self.plan.servers else ()):
             try:
                 ended = self.world.run(self._is_over, limit)
                 self.watcher.at_the_end(ended)
@@ -251,12 +298,26 @@ class Simulation:
         return self
 
     def mark(self, name: str) -> None:
-        """Something has happened that faults may wait for."""
-        if self._waiting:
-            due = [fault for fault in self._waiting if fault.mark == name]
+        """Something has happened that faults may wait for. The coordinator may die in the middle of something."""
+        self.told[name] += 1
+        if name in self._awaited:
+            due = [fault for fault in self._waiting if (fault.mark, fault.nth) == (name, self.told[name])]
             for fault in due:
                 self._waiting.remove(fault)
-                self.world.at(self.world.time + fault.delay, partial(self._fire, fault))
+                if fault.kind == "coordinator" and not fault.delay and self.plan.at_own_pace:
+                    self._fire(fault)
+                else:
+                    self.world.at(self.world.time + fault.delay, partial(self._fire, fault))
+
+    def _sent(self, process: Process, message: Message) -> None:
+        """Messages are marks, where there are servers."""
+        name = type(message).__name__
+        if isinstance(message, ServiceMessage):
+            codec = FROM_DIRECTOR if process.name == COORDINATOR else TO_DIRECTOR
+            name = type(codec.decode(message.content)).__name__
+        self.mark(name)
+        if f"{name} of {process.name}" in self._awaited:
+            self.mark(f"{name} of {process.name}")
 
     def heard(self, by: str, message: Message) -> None:
         match message:
@@ -283,7 +344,8 @@ class Simulation:
     def coordinator_died(self) -> None:
         self.watcher.lost()  # what it knew
         if self.over_at is None:
-            self.world.at(self.world.time + self.world.random.uniform(0.05, 0.8), self._restart_coordinator)
+            away = self._away or self.world.random.uniform(0.05, 0.8)
+            self.world.at(self.world.time + away, self._restart_coordinator)
 
     def _restart_coordinator(self) -> None:
         """As launch/supervision/local_coordination.py does: another one, which is told who lives and who does not."""
@@ -295,8 +357,8 @@ class Simulation:
 
     # Starting workers -------------------------------------------------------------------------------
 
-    def _start(self, place: int, after: float, first: bool = False) -> None:
-        name = f"worker-{len(self._places)}"
+    def _start(self, place: int, after: float, first: bool = False, role: str = "worker") -> None:
+        name = f"{role}-{sum(role_of(other) == role for other in self._places)}"
         self._places[name] = place
         self._exits[name] = None
         if not first:
@@ -318,6 +380,11 @@ class Simulation:
         place = self._places[name]
         if self.membership.end is not None or code in STATED:
             return
+        if self.plan.servers:
+            if self._left:
+                self._left -= 1
+                self._start(-1, RESTART, role=role_of(name))
+            return
         if self._restarts.get(place, 0) >= self.plan.restarts:
             return
         self._restarts[place] = self._restarts.get(place, 0) + 1
@@ -328,9 +395,12 @@ class Simulation:
         if self.membership.end is None:
             self.world.at(self.world.time + 4.0, self._rescue)
             if self.view is not None and not self.view.enough:
-                alive = [name for name in self._places if self.world.processes[name].alive]
+                alive = [name for name in self._workers() if self.world.processes[name].alive]
                 if len(alive) < self.plan.least:
                     self._start(-1, 0.1)
+
+    def _workers(self) -> list[str]:
+        return [name for name in self._places if role_of(name) == "worker"]
 
     def _main(self, process: Process) -> None:
         """As launch/worker.py does."""
@@ -338,10 +408,11 @@ class Simulation:
         try:
             address = f"unix:{process.name}"
             number = int(process.name.rpartition("-")[2])
-            me = Member(process.name, "worker", 100 + number, "here", "this one", address)
+            me = Member(process.name, role_of(process.name), 100 + number, "here", "this one", address)
             find = lambda deadline: COORDINATOR  # noqa: E731
             coordinator_link = CoordinatorLink.join(COORDINATOR, None, me, IDENTITY, self.config.deadlines, find=find)  # type: ignore[arg-type]
             run = Session(process.name, self.config, coordinator_link, process.listener, "key")  # type: ignore[arg-type]
+            run.snapshots = self.snapshots  # type: ignore[assignment]
             try:
                 code = self._run_script(process, run)
                 run.close(ok=code == 0)
@@ -377,8 +448,8 @@ class Simulation:
 
     # Faults -----------------------------------------------------------------------------------------
 
-    def _resolve(self, who: int | str) -> Process | None:
-        alive = [name for name in self._places if self.world.processes[name].alive]
+    def _resolve(self, who: int | str, shard: int = 0) -> Process | None:
+        alive = [name for name in self._workers() if self.world.processes[name].alive]
         names = [member.id for member in self.view.workers] if self.view else alive
         match who:
             case int():
@@ -389,19 +460,61 @@ class Simulation:
                 name = names[-1]
             case "admitter":
                 name = self.admitter
+            case "primary" | "backup" | "newcomer":
+                name = self._holder(who, shard)
+            case str() if who in self.world.processes:
+                name = who
             case _:
                 name = alive[-1] if alive else names[-1]
         process = self.world.processes.get(name)
         return process if process is not None and process.alive else None
 
+    def _holder(self, who: str, shard: int) -> str:
+        """A server that has this part in a shard."""
+        placement = self.placement
+        if placement is None:
+            return f"server-{shard % self.plan.servers}"
+        view = placement.views[shard % len(placement.views)]
+        held = {"primary": (view.primary,), "backup": view.backups, "newcomer": view.newcomers}[who]
+        return next((id for id in held if id is not None), "")
+
+    @property
+    def placement(self) -> Placement | None:
+        """The newest, as the coordinator knows it that is there, or was last."""
+        training = self.coordinator.director.training if self.coordinator.director is not None else None
+        return training.placement if training is not None else None
+
+    def _may_lose(self, name: str) -> bool:
+        """At their own pace: something must be left to go on with: a worker, and one of every shard."""
+        if not self.plan.at_own_pace:
+            return True
+        processes = self.world.processes
+        here = {id for id in self._places if processes[id].alive and not processes[id].paused} - {name}
+        if self.view is None or not any(worker.id in here for worker in self.view.workers):
+            return False
+        if self.plan.setbacks or self.placement is None:
+            return self._left > 0 or any(role_of(id) == "server" for id in here)
+        return _covers(self.placement, here)
+
+    def _may_crash(self) -> bool:
+        """The next one must not believe, of a shard, that all who have it are lost."""
+        if not self.plan.at_own_pace or self.plan.setbacks or self.coordinator.director is None:
+            return True
+        recalled = recall(list(entries(self.log)))
+        training = ObservedDirector(LEASE, recalled.service, None).training if recalled is not None else None
+        here = {id for id in self._places if self.world.processes[id].alive and not self.world.processes[id].paused}
+        return training is None or training.placement is None or _covers(training.placement, here)
+
     def _fire(self, fault: Fault) -> None:
         if fault.kind == "standby":
             if self.membership.end is None and self.view is not None and len(self._places) < 12:
-                self._start(-1, 0.1)
+                self.fired.append(fault.kind)
+                self._start(-1, 0.1, role="server" if fault.who == "server" else "worker")
             return
         if fault.kind in ("coordinator", "torn"):
-            if self.membership.end is None and self.coordinator.alive:
+            if self.membership.end is None and self.coordinator.alive and self._may_crash():
                 self.fired.append(fault.kind)
+                self._away = fault.seconds if self.plan.at_own_pace else 0.0
                 self.coordinator.dies_telling = fault.kind == "torn"
                 if fault.kind == "coordinator":
                     self.coordinator.kill(-9)
@@ -411,11 +524,28 @@ class Simulation:
             self.most = max(self.most, fault.workers)
             self.harmed |= set(self._places)  # any of them may be asked to leave
             self.coordinator.happen(Said(NOBODY, ScaleRequest(fault.workers)))
-        process = self._resolve(fault.who)
+        process = self._resolve(fault.who, fault.shard)
         if process is None or self.membership.end is not None or fault.kind == "scale":
+            return
+        silence = self.config.deadlines.silence
+        is_loss = fault.kind == "kill" or (fault.kind == "pause" and fault.seconds > silence * 0.7)
+        if is_loss and not self._may_lose(process.name):
+            return
+        if fault.kind in ("flip", "halt", "save") and not self._is_there(fault.kind, process.name):
             return
         self.fired.append(fault.kind)
         match fault.kind:
+            case "break":
+                other = self._resolve(fault.other, fault.shard)
+                if other is not None:
+                    self.world.break_off(process.name, other.name, min(fault.seconds, 0.3))
+            case "flip":
+                shard = fault.shard % self.plan.shards
+                self.history.flip(shard, self.history.servers[process.name].tensors(shard))
+            case "halt":
+                self.scripts[process.name].halts = True
+            case "save":
+                self.scripts[process.name].saves = True
             case "drain":
                 self.harmed.add(process.name)
                 self.coordinator.happen(Said(NOBODY, DrainRequest(process.name)))
@@ -423,7 +553,7 @@ class Simulation:
                 self.harmed.add(process.name)
                 process.kill(-9)
             case "pause":
-                if fault.seconds > DEADLINES.silence * 0.7:
+                if fault.seconds > silence * 0.7:
                     self.harmed.add(process.name)
                 process.pause(fault.seconds)
             case "dawdle":
@@ -437,7 +567,7 @@ class Simulation:
                     self.harmed |= {process.name, other.name}
                     self._cut(process.name, other.name, fault.seconds)
             case "away":
-                if fault.seconds > DEADLINES.silence * 0.7:
+                if fault.seconds > silence * 0.7:
                     self.harmed.add(process.name)
                 self._cut(process.name, COORDINATOR, fault.seconds)
             case "fail":
@@ -448,6 +578,10 @@ class Simulation:
                 self._haunt(process)
             case kind:
                 raise ValueError(kind)
+
+    def _is_there(self, kind: str, name: str) -> bool:
+        """Whether this member has come to where that can happen to it."""
+        return name in self.history.servers if kind == "flip" else name in self.scripts
 
     def _cut(self, one: str, other: str, seconds: float) -> None:
         self.world.cut_off(one, other)
@@ -490,7 +624,8 @@ class Watcher:
     _lost: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.reference = Reference(self.sim.plan)
+        if not self.sim.plan.at_own_pace:
+            self.reference = Reference(self.sim.plan)
 
     @property
     def expected(self) -> list[Step]:
@@ -620,6 +755,8 @@ class Watcher:
             self.check(value == due, f"{what} returned {value} to {script.process.name}; expected was {due}")
 
     def finished(self, script: Script) -> None:
+        if script.run.is_server:
+            return
         if script.knows:
             self.check(script.weights == self.expected[-1][3], f"{script.process.name} ends with other weights")
             done = (script.run.trained, script.run.seen)
@@ -645,8 +782,7 @@ class Watcher:
         took = self.sim.over_at or 0.0
         self.check(took <= due(self.sim.plan) or self.sim.config.deadlines.stall > 12.0, f"it took {took:.1f} s")
         if end.ok:
-            self.check(self._seeds.keys() == EPOCHS.keys(), f"no more fits than {list(self._seeds)}")
-            self.check(self._committed == self.expected, f"{len(self._committed)} steps of {len(self.expected)}")
+            self.at_good_end()
             self.check(bool(self.done), "nobody finished")
         else:
             # Who is cut off from one that finished can't be told from one whose script makes another call.
@@ -655,6 +791,10 @@ class Watcher:
             self.check(nobody or self.failed_twice() or deserted, f"the run ended: {end.reason}")
         innocent = {id for id, why in self.lost().items() if id not in self.sim.harmed and not self.excused(id, why)}
         self.check(not innocent, f"{innocent} lost, but nothing happened to them: {self.why()}")
+
+    def at_good_end(self) -> None:
+        self.check(self._seeds.keys() == EPOCHS.keys(), f"no more fits than {list(self._seeds)}")
+        self.check(self._committed == self.expected, f"{len(self._committed)} steps of {len(self.expected)}")
 
     def excused(self, id: str, why: str) -> bool:
         """Whether it was lost by what happened to others, and rightly so."""
@@ -685,6 +825,36 @@ class Watcher:
         )
 
 
+@dataclass
+class PacedWatcher(Watcher):
+    """The promises where each worker computes at its own pace; those of shards are ShardHistory's."""
+
+    ends: dict[int, tuple[int, ...]] = field(default_factory=dict)  # of each epoch: the weights that all have then
+
+    def met(self, script: Script, epoch: int, logs: Logs, at: Position) -> None:
+        """All have the same weights at the end of an epoch."""
+        weights = tuple(int(variable.value[0]) for variable in script.engine.variables.trainable)
+        plan, history = self.sim.plan, self.sim.history
+        if not any(history.gone.values()):  # else some may have looked before a shard was lost, and some after that
+            self.same(script, f"the weights at the end of epoch {epoch}", weights)
+        self.ends[epoch] = weights
+        if not any(history.gone.values()) and not history.halted:
+            self.check(logs["samples"] == plan.batches, f"epoch {epoch} had {logs['samples']} samples")
+            due = plan.batches * (epoch + 1)
+            self.check(at.trained == due, f"{script.process.name} has counted {at.trained} updates, not {due}")
+
+    def finished(self, script: Script) -> None:
+        if not script.run.is_server:
+            self.done.append(script.process.name)
+
+    def knows(self, id: str) -> bool:
+        """Servers have what counts."""
+        return self.counts(id) and self.sim.world.processes[id].alive
+
+    def at_good_end(self) -> None:
+        self.sim.history.at_the_end()
+
+
 # Playing ----------------------------------------------------------------------------------------------
 
 LIMIT = 300.0
@@ -694,8 +864,14 @@ def due(plan: Plan) -> float:
     """Until when it must be over. Only those who can't reach each other may take long."""
     if any(fault.kind in ("cut", "away", "ghost") for fault in plan.faults):
         return LIMIT
+    if plan.at_own_pace:
+        return 30.0 * max(1.0, plan.slow / 5)
     dawdled = sum(plan.stall for fault in plan.faults if fault.kind == "dawdle")
     return 20.0 * (1 + plan.parts) / 2 + 6.0 * len(plan.faults) + dawdled
+
+
+def _covers(placement: Placement, here: set[str]) -> bool:
+    return all({view.primary, *view.backups} & here for view in placement.views)
 
 
 def play(plan: Plan, limit: float = LIMIT) -> Simulation:
@@ -727,7 +903,10 @@ def shrink(plan: Plan, wrong: Wrong, limit: float = LIMIT) -> tuple[Plan, Wrong]
         plainer = Plan(0)
         candidates += [
             dataclasses.replace(plan, **{name: getattr(plainer, name)})
-            for name in ("late", "lost_beats", "repeats", "nested", "validates", "stop_at", "raises", "executes")
+            for name in (
+                *("late", "lost_beats", "repeats", "nested", "validates", "stop_at", "raises", "executes"),
+                *("repeated", "slow", "saves"),
+            )
             if getattr(plan, name) != getattr(plainer, name)
         ]
         for candidate in candidates:

@@ -1,13 +1,14 @@
 """Machines without machines: processes are greenlets, sockets are queues, time is a number.
 
-The real code of a worker (CoordinatorLink with its thread, Session, WorkerGroup, form, Messenger, Exchanges) runs in
-here unchanged.
+The real code of a worker (CoordinatorLink with its thread, Session, WorkerGroup, form, Messenger, Exchanges, the
+store's Client with its thread) and of a server (Server), with the Links between them, runs in here unchanged.
 `simulated(world)` replaces what it takes from the system: the clock, threads, eventfd, poll, connections. Every wait
 becomes a wait in one seeded scheduler, so a run is a function of its seed.
 
 Streams keep their order; across streams anything may overtake anything. A closed end is seen behind what was sent on
 it. A paused process does nothing, and what is sent to it waits. Between two parts of the network that are cut off from
-each other everything is held up until they can reach each other again.
+each other everything is held up until they can reach each other again. A connection that breaks loses what is on its
+way, in both directions.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -32,7 +34,9 @@ from shoal.cluster.messages import Beat
 from shoal.collectives import formation, messenger
 from shoal.errors import BadFrame, PeerClosed, PeerTimeout
 from shoal.observe import recorder
-from shoal.training import synchronous
+from shoal.store import client, links, server
+from shoal.store.values.messages import ShardMessage
+from shoal.training import store_layout, synchronous
 from shoal.wire.messages import Message
 from shoal.wire.transfer import transfer
 
@@ -43,15 +47,32 @@ FOREVER = math.inf
 class World:
     """One seeded scheduler: what happens next, and when."""
 
-    def __init__(self, seed: int, latency: float = 0.002, late: float = 0.0, lost_beats: float = 0.0) -> None:
+    def __init__(
+        self,
+        seed: int,
+        latency: float = 0.002,
+        late: float = 0.0,
+        lost_beats: float = 0.0,
+        lateness: float = 0.5,
+        repeated: float = 0.0,
+        torn: float = 0.0,
+    ) -> None:
+        """All but the latency are probabilities: that a message is held up, by `lateness` seconds at most; that a beat
+        is lost; that a message about a shard comes twice; that what a killed process has sent last is lost with it.
+        """
         self.random = random.Random(seed)
         self.latency, self.late, self.lost_beats = latency, late, lost_beats
+        self.lateness, self.repeated, self.torn = lateness, repeated, torn
+        self.on_sent: Callable[[Process, Message], None] | None = None
+        self.history: Any = None  # of shards, for those who observe them
+        self.disk: Any = None  # where checkpoints are
         self.time = 0.0
         self.processes: dict[str, Process] = {}
         self.sent = 0
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._cut: dict[frozenset[str], list[tuple[End, Any]]] = {}  # who can't reach whom -> what is held up
+        self._down: set[frozenset[str]] = set()  # between whom there is no connection
         self.hub = getcurrent()
 
     def now(self) -> float:
@@ -94,9 +115,25 @@ class World:
             return
         delay = self.random.expovariate(1 / self.latency)
         if self.late and self.random.random() < self.late:
-            delay += self.random.random() * 0.5
+            delay += self.random.random() * self.lateness
         end.arrival = max(end.arrival, self.time + delay)
         self.at(end.arrival, lambda: end.other.arrive(item))
+        repeatable = self.repeated and item is not EOF and isinstance(item[0], ShardMessage)
+        if repeatable and self.random.random() < self.repeated:
+            self.at(end.arrival, lambda: end.other.arrive(item))
+
+    def break_off(self, one: str, other: str, seconds: float) -> None:
+        """Their connections break, and for so long there is no other."""
+        pair = frozenset((one, other))
+        if len(pair) == 1 or pair in self._down or not pair <= self.processes.keys():
+            return
+        self._down.add(pair)
+        self.at(self.time + seconds, lambda: self._down.discard(pair))
+        for end in [end for end in self.processes[one].ends if end.other and end.other.process.name == other]:
+            end.tear()
+
+    def are_down(self, one: str, other: str) -> bool:
+        return frozenset((one, other)) in self._down
 
     def cut_off(self, one: str, other: str) -> None:
         self._cut.setdefault(frozenset((one, other)), [])
@@ -230,6 +267,8 @@ class Process:
             return
         self.alive = False
         for end in self.ends:
+            if self.world.torn and self.world.random.random() < self.world.torn and end.other is not None:
+                end.tear()
             end.close(dying=True)
         if self.listener is not None:
             self.listener.close()
@@ -250,6 +289,7 @@ class End:
     """One end of a connection, with the interface of `wire.connection.Connection`."""
 
     pending = False
+    carries_fds = False
 
     def __init__(self, world: World, process: Process, peer: str) -> None:
         self.world = world
@@ -258,7 +298,7 @@ class End:
         self.other: End | None = None
         self.arrival = 0.0
         self.inbox: deque[tuple[Message, list[bytes]]] = deque()
-        self.eof = self.closed = False
+        self.eof = self.closed = self.torn = False
         self.on_message: Callable[[Message | None], None] | None = None
         process.ends.append(self)
 
@@ -269,7 +309,10 @@ class End:
             return
         if self.world.lost_beats and isinstance(message, Beat) and self.world.random.random() < self.world.lost_beats:
             return
-        self.world.carry(self, (message, [bytes(buffer) for buffer in buffers]))
+        if not self.torn:  # else it does not know yet
+            self.world.carry(self, (message, [bytes(buffer) for buffer in buffers]))
+        if self.world.on_sent is not None:
+            self.world.on_sent(self.process, message)
 
     def send(self, message: Message, buffers: Sequence[memoryview] = (), deadline: Deadline | None = None) -> None:
         self.post(message, buffers)
@@ -304,14 +347,25 @@ class End:
                 view[:] = buffer
         return message
 
+    def try_receive_fds(self, place: Any = None) -> tuple[Message, list[int]] | None:
+        message = self.try_receive(place)
+        return None if message is None else (message, [])
+
     def receive(self, deadline: Deadline, place: Any = None, wake: Any = None) -> Message:
         while (message := self.try_receive(place)) is None:
             if not wait(self, 0, deadline, wake):
                 raise PeerTimeout((self.peer,), f"{self.peer} did not send a message in time")
         return message
 
+    def tear(self) -> None:
+        """The connection breaks: what is on its way is lost. Both ends notice in a moment."""
+        for end in (self, self.other):
+            if end is not None and not end.torn:
+                end.torn = True
+                self.world.soon(partial(end.arrive, EOF))
+
     def arrive(self, item: Any) -> None:
-        if self.closed:
+        if self.closed or (self.torn and item is not EOF):
             return
         if self.on_message is not None:
             self.on_message(item[0] if item is not EOF else None)
@@ -326,7 +380,7 @@ class End:
         if not self.closed:
             self.closed = True
             self.inbox.clear()
-            if self.process.alive or dying:
+            if (self.process.alive or dying) and not self.torn:
                 self.world.carry(self, EOF)
             with contextlib.suppress(ValueError):
                 if not dying:
@@ -355,6 +409,17 @@ class SimulatedListener:
         end, welcome = self._strangers.popleft()
         welcome()
         return end
+
+    def readable(self) -> bool:
+        return bool(self._strangers)
+
+    def poll_accept(self, codec: Any) -> list[End]:
+        accepted = []
+        while self._strangers:
+            end, welcome = self._strangers.popleft()
+            welcome()
+            accepted.append(end)
+        return accepted
 
     def close(self) -> None:
         self._closed = True
@@ -396,6 +461,12 @@ class _EventFd:
         self.count = 0
         self.process = current().process
 
+    def __ge__(self, least: int) -> bool:
+        return True  # it is a descriptor
+
+    def close(self) -> None:
+        """Nothing is left of it."""
+
     def readable(self) -> bool:
         return self.count > 0
 
@@ -422,6 +493,43 @@ class _Poll:
         until = task.process.world.time + milliseconds / 1000
         task.block(lambda: any(what.readable() for what in self._registered), until)
         return [what for what in self._registered if what.readable()]
+
+
+class _Key(NamedTuple):
+    """As `selectors.SelectorKey`."""
+
+    fileobj: Any
+    events: int
+    data: Callable[[], None]
+
+
+class _Selector:
+    """`selectors.DefaultSelector` for what is `readable`."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, _Key] = {}
+
+    def register(self, what: Any, events: int, data: Callable[[], None]) -> None:
+        assert id(what) not in self._keys, "registered twice"
+        self._keys[id(what)] = _Key(what, events, data)
+
+    def unregister(self, what: Any) -> None:
+        del self._keys[id(what)]
+
+    def modify(self, what: Any, events: int, data: Callable[[], None]) -> None:
+        self._keys[id(what)] = _Key(what, events, data)
+
+    def get_key(self, what: Any) -> _Key:
+        return self._keys[id(what)]
+
+    def select(self, seconds: float) -> list[tuple[_Key, int]]:
+        task = current()
+        keys = self._keys.values()
+        task.block(lambda: any(key.fileobj.readable() for key in keys), task.process.world.time + seconds)
+        return [(key, 1) for key in keys if key.fileobj.readable()]
+
+    def close(self) -> None:
+        self._keys.clear()
 
 
 class _Condition:
@@ -464,8 +572,8 @@ class _Event:
 
 
 class _Thread:
-    def __init__(self, target: Callable[[], None], name: str, daemon: bool) -> None:
-        self._target = target
+    def __init__(self, target: Callable[..., None], name: str, daemon: bool, args: tuple[Any, ...] = ()) -> None:
+        self._target = partial(target, *args)
         self._task: Task | None = None
 
     def start(self) -> None:
@@ -517,7 +625,7 @@ def connect(address: str, key: object, codec: object, deadline: Deadline, wake: 
     def arrive() -> None:
         if world.are_cut_off(here.name, there.name):
             world.at(world.time + 1.0, arrive)  # as TCP does, it tries again
-        elif there.listener is None or not there.alive:
+        elif world.are_down(here.name, there.name) or there.listener is None or not there.alive:
             theirs.close(dying=True)
         else:
             there.listener.arrive(theirs, welcome)
@@ -551,9 +659,12 @@ _PROVEN = _Proven()
 COORDINATOR = "coordinator"
 
 
+Replaced = tuple[object, str, object]
+
+
 @contextlib.contextmanager
-def simulated(world: World) -> Iterator[None]:
-    """Within it, the code of workers runs in this world."""
+def simulated(world: World, more: Sequence[Replaced] = ()) -> Iterator[None]:
+    """Within it, the code of members runs in this world. `more`: what else stands in for the product's own."""
     clock = SimpleNamespace(now=world.now)
     system = SimpleNamespace(
         eventfd=_EventFd,
@@ -561,12 +672,14 @@ def simulated(world: World) -> Iterator[None]:
         eventfd_read=_EventFd.read,
         EFD_CLOEXEC=0,
         EFD_NONBLOCK=0,
-        close=lambda fd: None,
+        close=_EventFd.close,
         _exit=_exit_at_once,
         getppid=lambda: 1,
     )
     threads = SimpleNamespace(Condition=_Condition, Event=_Event, Lock=_Condition, Thread=_Thread)
-    replaced: list[tuple[object, str, object]] = [
+    watch = SimpleNamespace(monotonic=world.now, sleep=lambda seconds: current().sleep(seconds))
+    replaced: list[Replaced] = [
+        *more,
         (shoal.clock, "SystemClock", lambda: clock),
         (synchronous, "time", SimpleNamespace(perf_counter=world.now)),
         (messenger, "SystemClock", lambda: clock),
@@ -581,14 +694,19 @@ def simulated(world: World) -> Iterator[None]:
         (coordinator_link, "os", system),
         (coordinator_link, "select", SimpleNamespace(poll=_Poll, POLLIN=1)),
         (coordinator_link, "threading", threads),
-        (
-            coordinator_link,
-            "time",
-            SimpleNamespace(monotonic=world.now, sleep=lambda seconds: current().sleep(seconds)),
-        ),
+        (coordinator_link, "time", watch),
         (coordinator_link, "resident_bytes", lambda: 0),
         (recorder, "time", SimpleNamespace(monotonic=world.now)),
         (coordinator_link, "print", lambda *_, **__: None),
+        (client, "threading", threads),
+        (client, "time", watch),
+        (server, "time", watch),
+        (links, "os", system),
+        (links, "threading", threads),
+        (links, "time", watch),
+        (links, "connect", connect),
+        (store_layout, "SHARD_BYTES", 8),
+        (links, "selectors", SimpleNamespace(DefaultSelector=_Selector, EVENT_READ=1, EVENT_WRITE=2)),
     ]
     missing = object()
     before = [(place, name, getattr(place, name, missing)) for place, name, _ in replaced]

@@ -6,25 +6,40 @@ import dataclasses
 import random
 from dataclasses import dataclass
 
+import msgspec
+
 from shoal.config import Deadlines
 
 DEADLINES = Deadlines(silence=2.0, stall=12.0, connect=5.0, start=15.0)
+SILENCE = 0.5  # seconds after which a member is lost, at their own pace
+PACED = Deadlines(silence=SILENCE, stall=12.0, connect=5.0, start=15.0)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to whom, so many seconds after a mark ("start", "view 2", "step 4", "ready", "admit", "done", …)."""
+    """What happens to whom, so many seconds after the nth mark: "start", "view 2", "step 4", "ready", "admit", "done"…
 
-    # Of workers: kill, pause, dawdle, cut, away, fail, ghost, drain. Of the run: standby, scale (to `workers`). Of the
-    # coordinator: coordinator (it is killed), torn (it is killed while it tells a view).
+    With servers the names of messages are marks too: "Push", "Push of worker-1", "Grant"; and "written", when the
+    coordinator has written down what it is about to tell.
+    """
+
+    # Of members: kill, pause, dawdle, cut (all is held up), break (a connection), away, fail, ghost, drain, flip (a bit
+    # of a server's shard), halt (a callback stops the fit), save (a checkpoint is due). Of the run: standby (another
+    # worker, or another server), scale (to `workers`). Of the coordinator: coordinator (it is killed; another comes
+    # after so many seconds; at once, in the middle of what it does, if there is no delay), torn (it is killed while it
+    # tells a view).
     kind: str
-    who: int | str = 0  # a worker's number; or "chief", "newest", "last" (of the view), "admitter"
+    # A worker's number, or a member's id; or "chief", "newest", "last" (of the view), "admitter"; or "primary",
+    # "backup", "newcomer" of the shard.
+    who: int | str = 0
     mark: str = "start"
     delay: float = 0.0
-    seconds: float = 0.0  # of a pause, a dawdle or a cut
+    seconds: float = 0.0  # of a pause, a dawdle, a cut, a broken connection, or without a coordinator
     other: int | str = 1  # from whom it is cut off
     error: str = "boom"
     workers: int = 2
+    nth: int = 1
+    shard: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,7 +64,28 @@ class Plan:
     raises: int | str | None = None  # a call between the fits raises, and is caught: on "all", or on one worker only
     executes: int = 1  # steps between two calls of the callbacks
     pieces_last: bool = False  # a piece's arrays stay as they are, so that a redo need not compute it again
+    # With servers: each worker at its own pace if there may be stale updates, else all together. Then `restarts` is how
+    # many of the lost are replaced, whoever they are.
+    servers: int = 0
+    replicas: int = 2
+    bound: int | None = 0  # of the staleness
+    # At their own pace:
+    shards: int = 2
+    epochs: int = 2
+    batches: int = 10
+    slow: float = 1.0  # how much slower the first worker is
+    repeated: float = 0.0  # of what is said about shards
+    setbacks: bool = False  # faults may take a shard's last replica
+    saves: bool = False  # checkpoints may be due
     faults: tuple[Fault, ...] = ()
+
+    @property
+    def at_own_pace(self) -> bool:
+        return self.servers > 0 and self.bound != 0
+
+    @property
+    def deadlines(self) -> Deadlines:
+        return msgspec.structs.replace(PACED if self.at_own_pace else DEADLINES, stall=self.stall)
 
 
 OTHER_KINDS = (

@@ -1,7 +1,8 @@
 """A worker's script: what it calls, and how much of that is the product's own.
 
-A fit is: the real `SynchronousTraining`, over the real data agreement and a real source, on a toy model (toy.py). What
-hook/calls/fit.py does before it with Keras (the seed, tracing, callbacks) and hook/calls/evaluate.py is done here.
+A fit is: the real `SynchronousTraining` or `AsynchronousTraining`, over the real data agreement and a real source, on a
+toy model (toy.py). What hook/calls/fit.py does before it with Keras (the seed, tracing, callbacks), what
+hook/served/serving.py does around the real `Server`, and hook/calls/evaluate.py is done here.
 """
 
 from __future__ import annotations
@@ -17,18 +18,25 @@ from shoal.codecs.codec import AS_THEY_ARE
 from shoal.collectives.abstract import AbstractGroup, Result
 from shoal.data.sources import Arrays, Bookmark
 from shoal.session import Session
+from shoal.store.decisions.worker_state import BatchWork, EpochEnd, LookUp, Rest
+from shoal.store.server import KeptShard
+from shoal.store.values.ledger import Ledger
 from shoal.strategies.allreduce import Division, Exchanged, Reduction
 from shoal.strategies.notes import Note
 from shoal.strategies.schema import Array, Combine, Entry, Schema
+from shoal.training.asynchronous import AsynchronousTraining
 from shoal.training.calls import decode_plain, encode_plain
 from shoal.training.data_agreement import DataState, agree_on_data
+from shoal.training.fit_store import leave_last
 from shoal.training.logs import Logs
 from shoal.training.prepared import Description, FitArguments, Prepared
+from shoal.training.served_saving import CheckpointShardWriter
 from shoal.training.synchronous import SynchronousTraining
-from shoal.training.updates import OwnUpdates
+from shoal.training.updates import AbstractUpdates, OwnUpdates, ServedUpdates
 
 from .machine import Process, current
-from .toy import BATCH, EPOCHS, SAMPLES, NoTables, ToyEngine, ToyModel, ToyOptimizer, stops, tested
+from .toy import BATCH, EPOCHS, SAMPLES, NoTables, PacedEngine, ToyEngine, ToyModel, ToyOptimizer, stops, tested
+from .toy_server import ToyTensors
 
 if TYPE_CHECKING:
     from .elastic import Simulation
@@ -46,8 +54,11 @@ class Script:
         self.number = int(process.name.rpartition("-")[2])
         self.run = run
         self.model = ToyModel(self.plan.executes)
-        self.engine = ToyEngine(self.plan, self.number, partial(self.work, 0.05))
+        self.engine = self._make_engine()
+        self.optimizer = ToyOptimizer(self.engine)
         self.knows = not run.worker_group.is_late  # its weights are the run's
+        self.halts = self.saves = False  # at the next batch
+        self._kept: dict[int, KeptShard] = {}  # of a server: what it has from the fit before
         self.fails: str | None = None
         self.dawdles = 0.0  # seconds that what it does next takes longer
         self._tests = Schema(
@@ -62,7 +73,16 @@ class Script:
     def weights(self) -> int:
         return int(self.engine.weights.value[0])
 
+    def _make_engine(self) -> ToyEngine:
+        if not self.plan.at_own_pace:
+            return ToyEngine(self.plan, self.number, partial(self.work, 0.05))
+        slowness = self.plan.slow if self.number == 0 else 1.0
+        return PacedEngine(self.plan, self.number, partial(self.work, 0.006 * slowness), self.sim.history.computed)
+
     def execute(self) -> None:
+        if self.plan.at_own_pace:
+            self.run.calls.count("fit", self._fit_at_own_pace, encode_plain, decode_plain, waits=False)
+            return
         self.work(0.05)
         for name in EPOCHS:
             self.work(0.02)
@@ -132,28 +152,70 @@ class Script:
 
     # A fit ----------------------------------------------------------------------------------------------
 
+    def _fit_at_own_pace(self, call: int) -> Any:
+        seed, plan = 7, self.plan
+        source = Arrays([np.arange(plan.batches)], "leaf", 1, seed)
+        if self.run.is_server:
+            return self._serve(self._prepared(source, seed, PacedCallbacks(self)), call)
+        assert self.run.servers is not None
+        source = agree_on_data("fit", source, [], self.run)
+        self.engine.begin(seed)
+        prepared = self._prepared(source, seed, PacedCallbacks(self))
+        training = ObservedPace(self.run, prepared, FitArguments(epochs=plan.epochs), call, self.run.servers)
+        with closing(training):
+            training.observe(self)
+            over = training.run()
+        return decode_plain(over) if over is not None else [int(v.value[0]) for v in self.engine.variables.trainable]
+
+    def _prepared(self, source: Any, seed: int, callbacks: Any, validation: Any = None) -> Prepared:
+        return Prepared(
+            self.model,
+            self.engine,
+            self.optimizer,
+            NoTables(),  # type: ignore[arg-type]
+            Description(None, "jax", "3.15"),
+            self.engine.trace(None),
+            source,
+            seed,
+            None,
+            validation,
+            callbacks,
+            AS_THEY_ARE,
+        )
+
+    def _serve(self, prepared: Prepared, call: int) -> Any:
+        """As hook/served/serving.py does: until the fit is over; then what it returned to the workers."""
+        run = self.run
+        assert run.servers is not None
+        layout = prepared.layout(run.servers.count, run.servers.staleness == 0)
+        model = {variable.path: variable.value for variable in layout.variables}
+
+        def make(number: int) -> ToyTensors:
+            return ToyTensors(layout, layout.shards[number], model)
+
+        with closing(CheckpointShardWriter(lambda number, held: {f"{number}": held.weights(())[0]})) as writer:
+            server = run.server(call, layout.shapes, make, False, writer, Ledger(), self._kept, AS_THEY_ARE)
+            with closing(server):
+                server.serve(run.record)
+        self._kept = server.kept()
+        return decode_plain(run.calls.unpack(run.result_of(call)))
+
     def _fit(self, name: str, call: int) -> Any:
         run, engine, plan = self.run, self.engine, self.plan
+        if run.is_server:
+            source = Arrays([np.arange(SAMPLES)], "leaf", BATCH, 0)
+            return self._serve(self._prepared(source, 0, ToyCallbacks(self, name)), call)
+        leave_last(run)
         seed = self._agree_on_seed(name)
         source = agree_on_data("fit", Arrays([np.arange(SAMPLES)], "leaf", BATCH, seed), [], run)
         engine.begin(seed)
         callbacks = ToyCallbacks(self, name)
-        optimizer = ToyOptimizer(engine)
-        prepared = Prepared(
-            self.model,
-            engine,
-            optimizer,
-            NoTables(),  # type: ignore[arg-type]
-            Description(None, "jax", "3.15"),
-            engine.trace(None),
-            source,
-            seed,
-            None,
-            ToyValidation(self, name) if plan.validates else None,
-            callbacks,
-            AS_THEY_ARE,
-        )
-        arguments, updates = FitArguments(epochs=EPOCHS[name]), OwnUpdates(engine, optimizer)
+        optimizer, finished = self.optimizer, self.optimizer.finished
+        prepared = self._prepared(source, seed, callbacks, ToyValidation(self, name) if plan.validates else None)
+        arguments = FitArguments(epochs=EPOCHS[name])
+        updates: AbstractUpdates = OwnUpdates(engine, optimizer)
+        if run.servers is not None:
+            updates = ServedUpdates(run, prepared, run.servers, call)
         training = ObservedTraining(run, prepared, arguments, call, plan.pieces, True, updates)
         training.observe(self, name)
         with closing(training):
@@ -162,9 +224,8 @@ class Script:
             over = training.run()
         if over is not None:
             return decode_plain(over)
-        self.sim.watcher.check(
-            optimizer.finished == 1, f"{name}: its optimizer was finished {optimizer.finished} times"
-        )
+        times = optimizer.finished - finished + (run.servers is not None)
+        self.sim.watcher.check(times == 1, f"{name}: its optimizer was finished {times} times")
         return callbacks.returned
 
     def _agree_on_seed(self, name: str) -> int:
@@ -210,6 +271,96 @@ class ObservedTraining(SynchronousTraining):
             self._script.sim.watcher.committed(self._script, done, self._exchanged[0], logs)
             self._script.sim.watcher.same(self._script, f"speeds after {done}", self._division.balance)
         return logs
+
+
+class ObservedPace(AsynchronousTraining):
+    """The product's own, at each worker's own pace, which tells what it has done."""
+
+    def observe(self, script: Script) -> None:
+        self._script = script
+        if self._saver is not None:
+            self._saver._schedule = ToySchedule(script)
+
+    def _next(self) -> BatchWork | EpochEnd | LookUp | Rest:
+        todo = super()._next()
+        history, me = self._script.sim.history, self._script.process.name
+        match todo:
+            case EpochEnd(epoch, weights):
+                history.saw_the_end(me, epoch, _values(weights))
+            case Rest(epoch=epoch, counted=counted, weights=weights):
+                for shard, held in enumerate(_values(weights)):
+                    history.is_exact(f"the pause of {me}", shard, held, epoch, counted)
+            case BatchWork(batch):
+                history.is_at(me, batch.epoch, len(self._store._state._updates))
+        return todo
+
+    def _train(self, work: BatchWork) -> None:
+        super()._train(work)
+        if self._script.halts:
+            self._script.halts = False
+            self._script.sim.history.halted.add(work.batch.epoch)
+            self._model.stop_training = True
+
+    def _steps(self, epoch: int) -> Logs:
+        logs = super()._steps(epoch)
+        self._script.sim.watcher.met(self._script, epoch, logs, self._at)
+        self._model.stop_training = False  # an epoch is halted, not the fit: it is short enough
+        self._script.knows = True
+        return logs
+
+    def _save(self, rest: Rest) -> None:
+        self._script.saves = False
+        super()._save(rest)
+
+
+class ToySchedule:
+    """A checkpoint is due when a plan says so."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    def due(self, step: int, last_step: int, seconds: float) -> bool:
+        return self._script.saves
+
+
+def _values(weights: Sequence[Any]) -> list[int]:
+    return [int(arrays[0][0]) for arrays in weights]
+
+
+class PacedCallbacks:
+    """`Callbacks` that remember how many epochs they have seen."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._epochs: list[int] = []
+
+    def on_train_begin(self) -> None: ...
+
+    def on_train_end(self, logs: Logs | None = None) -> None: ...
+
+    def on_epoch_begin(self, epoch: int) -> None: ...
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        self._epochs.append(epoch)
+        due = list(range(epoch + 1))
+        me = self._script.process.name
+        self._script.sim.watcher.check(self._epochs == due, f"{me}: callbacks saw the epochs {self._epochs}, not {due}")
+
+    def on_train_batch_begin(self, batch: int) -> None: ...
+
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None: ...
+
+    def first_epoch(self, given: int) -> int:
+        return given
+
+    def run_users_code(self, hooks: Collection[str]) -> bool:
+        return False
+
+    def remember(self) -> tuple[bytes, list[Array]]:
+        return encode_plain(self._epochs), []
+
+    def restore(self, remembered: bytes, arrays: Sequence[Array]) -> None:
+        self._epochs = decode_plain(remembered)
 
 
 class ToyValidation:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from shoal.data.order import permutation, piece_bounds
 from shoal.errors import Diverged
+from shoal.store.decisions.shards import Parameter
 from shoal.strategies.schema import Array
 from shoal.training.engine import Engine, PartShape, StepShape, Variables
 from shoal.training.logs import Logs
@@ -288,17 +289,53 @@ class ToyEngine(Engine):
 
     def metric_results(self) -> Logs:
         losses, seen = (int(variable.value[0]) for variable in self.variables.metrics)
-        return {"loss": losses / seen, "samples": seen}
+        return {"loss": losses / max(1, seen), "samples": seen}
+
+
+class PacedEngine(ToyEngine):
+    """Of a model with one variable per shard, trained by whole batches. `give` hears what was computed from what."""
+
+    def __init__(
+        self, plan: Plan, number: int, work: Callable[[], None], give: Callable[[int, int, int], None]
+    ) -> None:
+        super().__init__(plan, number, work)
+        self._give = give
+        before = self.variables
+        self.shards = [ToyVariable(f"weights {shard}", [1 + shard]) for shard in range(plan.shards)]
+        self.variables = Variables(
+            optimizers=[],
+            trainable=self.shards,
+            states=[self.moving],
+            seeds=before.seeds,
+            metrics=before.metrics,
+            optimizer=before.optimizer,
+        )
+
+    def trace(self, batch: Any) -> StepShape:
+        gradients = [(index, "int64") for index in range(self._plan.shards)]
+        part = PartShape(self.variables, gradients, [self._plan.shards], [0, 1], [("norm", ())], weighted=True)
+        return StepShape((part,), LOGS)
+
+    def piece(self, part: int, batch: Any, piece: int, weight: float) -> Sequence[Array]:
+        self._work()
+        chance, given = self.seeds.of_piece(piece)[0].tolist(), []
+        for shard, variable in enumerate(self.shards):
+            weights = int(variable.value[0])
+            computed = gradient(weights, shard, self._number, chance, batch)
+            self._give(shard, computed, weights)
+            given.append(np.array([computed]))
+        given += [np.array([moved(0, batch)]), np.array([loss(0, batch)]), np.array([len(batch)]), np.array(1.0)]
+        return given
 
 
 class ToyOptimizer:
     """A `TrainedOptimizer` that this worker has whole."""
 
-    own = None
     scales_loss = keeps_averages = False
     number_of_loss_scale = None
 
     def __init__(self, engine: ToyEngine) -> None:
+        self.own = engine.momentum  # what stands for the optimizer itself
         self.count = engine.iterations
         self.finished = 0
 
@@ -314,8 +351,8 @@ class ToyOptimizer:
     def finish(self) -> None:
         self.finished += 1
 
-    def parameters(self, variables: Sequence[Any]) -> list[Any]:
-        raise AssertionError("nothing is on servers")
+    def parameters(self, variables: Sequence[Any]) -> list[Parameter]:
+        return [Parameter(variable.path, variable.dtype, variable.shape) for variable in variables]
 
     def refuse_unless_row_wise(self) -> None:
         raise AssertionError("nothing is on servers")
@@ -333,7 +370,14 @@ class ToyOptimizer:
 class NoTables:
     """The `Tables` of a model that has none."""
 
-    layers: Collection[Any] = ()
+    layers: Sequence[Any] = ()
+    are_shown = False
 
     def __bool__(self) -> bool:
         return False
+
+    def open(self, shards: Any, client: Any) -> None:
+        """There is nothing to look at."""
+
+    def close(self) -> None:
+        """Nor is there now."""

@@ -169,13 +169,24 @@ def test_a_halted_epoch_ends_with_what_is_leased():
 
 def test_what_comes_back_of_a_halted_epoch_is_left_out():
     book = LeaseBook(9, ahead=2)
-    assert [take(book, "a"), take(book, "a"), take(book, "b", until=1.0), take(book, "c")] == [0, 1, 2, 3]
+    assert [take(book, "a"), take(book, "a"), take(book, "b"), take(book, "c")] == [0, 1, 2, 3]
     book.halt()
     book.lost("a")
-    book.expire(1.0)
+    book.lost("b")
     book.give_back("c", Batch(0, 3))
     assert book.is_over
     assert not book.acknowledge(Batch(0, 2)), "it comes too late"
+
+
+def test_a_halted_epoch_waits_for_who_takes_longer_than_its_lease():
+    """Its update would come when others have taken the weights of the epoch's end, and theirs would lack it."""
+    book = LeaseBook(9)
+    assert take(book, "a", until=1.0) == 0
+    book.halt()
+    assert book.expire(2.0) == ()
+    assert not book.is_over
+    assert book.acknowledge(Batch(0, 0))
+    assert book.is_over
 
 
 def test_what_was_free_when_the_epoch_was_halted_is_left_out():

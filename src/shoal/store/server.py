@@ -57,6 +57,7 @@ from shoal.wire.listener import Listener
 from shoal.wire.messages import Message
 
 _LOOK_AGAIN = 1.0  # seconds
+_LOOK_SOON = 0.05  # while a part of a checkpoint is being written: at the end of a fit all wait for it
 _ANSWERS_WITHIN = 1.0
 
 
@@ -116,7 +117,7 @@ class Server:
         record(Phase.SERVING, "", 0)
         while not self._closed:
             before = self.applied
-            for event in self._links.wait(_LOOK_AGAIN):
+            for event in self._links.wait(_LOOK_SOON if self._save_queue.is_writing else _LOOK_AGAIN):
                 match event:
                     case Heard(peer, message, arrays):
                         self._hear(peer, message, arrays)

@@ -107,7 +107,8 @@ class AsynchronousTraining(AbstractTraining):
     def _open(self) -> None:
         """The first epoch begins, or there is none. Not sooner: callbacks may still change the weights."""
         if self._opens is not None:
-            self._fit_store.open(self._layout.initial(self._so_far()), self._opens)
+            start = partial(self._start_apart, self._at.epoch)
+            self._fit_store.open(self._layout.initial(self._so_far()), self._opens, start)
             self._opened, self._opens = self._at.epoch, None
 
     def _come_late(self) -> bytes | None:
@@ -167,6 +168,7 @@ class AsynchronousTraining(AbstractTraining):
         self._open()
         if epoch > self._opened:
             self._hear(epoch)
+            self._start_apart(epoch)
             self._store.go_on(epoch, steps)
             self._opened = epoch
         while not isinstance(todo := self._next(), EpochEnd):
@@ -189,6 +191,10 @@ class AsynchronousTraining(AbstractTraining):
         self._advance_seeds(epoch + 1, 0)
         self._changes.watch()
         return self._logs_of(pulled)
+
+    def _start_apart(self, epoch: int) -> None:
+        """From here on nobody waits for the others, or looks whether one of them is behind."""
+        self._run.worker_group.start_apart(f"fit epoch {epoch}: all begin", lambda: self._store.has_begun(epoch))
 
     def _hear(self, epoch: int) -> None:
         """All callbacks between two epochs have been called, and nobody computes: what they have changed counts."""

@@ -89,9 +89,7 @@ class Calls:
         counted, but not kept.
         """
         if self._depth == 0:
-            self._on_call()
-            self.settle()
-            self._outermost = self.number
+            self._come()
             self.made[name] += 1
         call = self.number
         self.number += 1
@@ -114,9 +112,7 @@ class Calls:
     def brief(self, name: str) -> Iterator[None]:
         """One of many calls, of which nothing is kept: `train_on_batch` and its kin. Who is late can't take part."""
         if self._depth == 0:
-            self._on_call()
-            self.settle()
-            self._outermost = self.number
+            self._come()
             if self._is_late():
                 self._stand_by(name)
         self.made[name] += self._depth == 0
@@ -131,9 +127,7 @@ class Calls:
     def loop(self) -> Iterator[int | None]:
         """A loop over `shoal.batches`, as one call: its number; None if it is over for the others already."""
         if self._depth == 0:
-            self._on_call()
-            self.settle()
-            self._outermost = self.number
+            self._come()
         call = self.number
         self.number += 1
         kept = self._coordinator_link.result(call) if self._coordinator_link is not None and self._is_late() else None
@@ -151,6 +145,14 @@ class Calls:
             self._depth -= 1
             if self._depth == 0 and not self._is_late():
                 self._keep(call, _OVER)
+
+    def _come(self) -> None:
+        """To a call that is not within another."""
+        self._on_call()
+        self.settle()
+        self._outermost = self.number
+        if self._coordinator_link is not None:
+            self._coordinator_link.forget_results(before=self.number)
 
     def _stand_by(self, name: str) -> NoReturn:
         """For a worker that came late to a loop that nobody can join: until the run is over."""

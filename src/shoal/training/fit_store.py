@@ -10,7 +10,7 @@ the same call, serve it (`shoal.hook.served.serving.show_tables`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -58,13 +58,17 @@ class FitStore:
         assert self._client is not None, "enter first"
         return self._client
 
-    def open(self, initial: Weights, about: Open) -> None:
-        """The training begins, with these weights. `about`: all of it but what servers have already. Collective."""
+    def open(self, initial: Weights, about: Open, before: Callable[[], None] = lambda: None) -> None:
+        """The training begins, with these weights. `about`: all of it but what servers have already. Collective.
+
+        `before` is called when the client is there, and before anybody can be told to compute something.
+        """
         self._leftovers.refuse_other_loads(self._run.worker_group, self._layout)
         goes_on = self._leftovers.left_for(self._layout)
         tables = self._layout.tables.numbers
         self._enter(initial)
         remembers = self._leftovers.remembered()
+        before()
         self.client.open(msgspec.structs.replace(about, tables=tables, goes_on=goes_on, remembers=remembers))
 
     def come_late(self) -> None:

@@ -102,6 +102,7 @@ class SynchronousTraining(AbstractTraining):
         super().take(given)
         self._division.pieces = self._at.pieces or self._division.pieces
         self._division.balance = self._at.balance
+        self._updates.took()
 
     def _save(self) -> None:
         """Between two steps: begin a checkpoint."""

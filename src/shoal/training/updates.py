@@ -44,6 +44,9 @@ class AbstractUpdates(ABC):
     def apply(self, epoch: int, step: int, part: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
         """When this returns for the last part of a step, the model's variables are those after the step."""
 
+    def took(self) -> None:  # noqa: B027
+        """The model has what another worker has told: this one came late, or goes on from a checkpoint."""
+
     def watch(self) -> None:  # noqa: B027 (callbacks change a worker's own copy wherever they like)
         """The callbacks of an epoch come next."""
 
@@ -97,7 +100,8 @@ class ServedUpdates(AbstractUpdates):
         self.parts = ServersParts(lambda: self._store)
         if self._tables:
             self._optimizer.refuse_unless_row_wise()
-        if run.worker_group.is_late:
+        self._is_late = run.worker_group.is_late
+        if self._is_late:
             self._fit_store.come_late()
 
     @property
@@ -146,6 +150,11 @@ class ServedUpdates(AbstractUpdates):
         weights = self._fit_store.assign(Assignment(epoch, step), parcels, f"fit epoch {epoch} step {step}")
         if weights is not None:
             self._adopt(self._layout.unpack_weights(weights))
+
+    def took(self) -> None:
+        if self._is_late:
+            self._store.offer(self._layout.initial())
+            self._is_late = False
 
     def watch(self) -> None:
         self._changes.watch()

@@ -99,7 +99,13 @@ class LeaseBook(msgspec.Struct):
         return self._give_back([place for place, lease in self.leases.items() if lease.worker == worker])
 
     def expire(self, now: float) -> tuple[Batch, ...]:
-        """The batches whose leases have ended; they are free again."""
+        """The batches whose leases have ended; they are free again.
+
+        None in an epoch that ends early, where nobody else would get them: who is at one may still push it, and others
+        must not take the weights of the epoch's end before that.
+        """
+        if self.halted:
+            return ()
         return self._give_back([place for place, lease in self.leases.items() if lease.until <= now])
 
     def halt(self) -> None:

@@ -205,6 +205,11 @@ class SaveQueue:
         self._writing: tuple[str, int] | None = None  # who has asked, and its question's number
         self._last: tuple[str, Answer] | None = None
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether somebody waits to hear what becomes of what was copied."""
+        return self._writing is not None
+
     def hear(self, peer: str, save: Save) -> None:
         if self._writing == (peer, save.number):
             self._post(peer, Copied(save.number))

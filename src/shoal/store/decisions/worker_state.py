@@ -1,7 +1,7 @@
 """One worker's part in a training with parameter servers: its turns, updates and pauses, and all that it asks. Pure.
 
 The director's messages, servers' answers and the worker's own words come in, decisions come out. The shell (client.py)
-carries them out in order; the simulator (tests/store) does the same with this very class.
+carries them out in order.
 
     Grant ──▶ WeightsRead ··over··▶ BatchWork ──computed──▶ Delivery ··over··▶ Finish, and WantWork again
     EpochOver ──▶ WeightsRead ··over··▶ EpochEnd
@@ -174,6 +174,10 @@ class WorkerState:
         """Whether something that it has computed is not acknowledged yet."""
         return any(update.delivery is not None for update in self._updates.values())
 
+    def has_begun(self, epoch: int) -> bool:
+        """Whether a batch of this epoch was granted to it, or the epoch is over already."""
+        return self._ended >= epoch or any(batch.epoch >= epoch for batch in self._updates)
+
     def primaries(self) -> tuple[str, ...] | None:
         """Of whom answers come; None if that is not known, or a shard has no server."""
         found = [view.primary for view in self.placement.views] if self.placement is not None else []
@@ -233,6 +237,11 @@ class WorkerState:
 
     def drop(self, request: AbstractRequest) -> None:
         self._requests.pop(request, None)
+
+    def offer(self, weights: Weights) -> None:
+        """What this worker has, for a server that has nothing; where it has pulled nothing newer yet."""
+        for shard, arrays in enumerate(weights):
+            self.newest.setdefault(shard, (0, arrays))
 
     def look_up(self, batch: Batch, asked: Mapping[int, Any]) -> list[WorkerDecision]:
         """For an update of which a LookUp spoke: these rows are needed, by shard of a table."""

@@ -1,0 +1,7 @@
+"""What the simulator finds."""
+
+from __future__ import annotations
+
+
+class Wrong(AssertionError):
+    """A promise was broken."""
