@@ -56,7 +56,7 @@ def random_paced(seed: int) -> Plan:
         shards=chance.choice((1, 2, 3, 4)),
         workers=chance.choice((1, 2, 3, 4)),
         bound=chance.choice((1, 2, 3, None)),
-        batches=chance.choice((6, 10)),
+        batches=chance.choice((4, 6, 8)),
         slow=chance.choice((1.0, 1.0, 5.0)),
         late=chance.choice((0.0, 0.02, 0.1)),
         repeated=chance.choice((0.0, 0.1)),

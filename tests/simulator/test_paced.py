@@ -101,7 +101,7 @@ def test_all_workers_but_one_are_lost(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_flipped_bit_is_named_and_healed(seed):
-    run = play(paced(seed, epochs=3, faults=(fault("flip", "backup", "Order", 9 + seed, shard=seed % 2),)))
+    run = play(paced(seed, epochs=3, faults=(fault("flip", "backup", "Order", 24 + seed, shard=seed % 2),)))
     assert {differs.shard for differs in run.history.differences} == {seed % 2}
     assert any(f"the copy of shard {seed % 2} on server-" in text for text in run.history.said)
 
