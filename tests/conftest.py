@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cluster import coordinator_link
-
 LONGEST = ("hook", "launch", "simulator", "store")  # folders, from the longest on
 FULL = bool(os.environ.get("SHOAL_TEST_ALL"))  # `make test-full`
 
@@ -37,12 +35,6 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = [item for item in items if item.get_closest_marker("full")]
     items[:] = [item for item in items if not item.get_closest_marker("full")]
     config.hook.pytest_deselected(items=left_out)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _no_scene_ends_the_tests() -> None:
-    """A link whose run is over ends its process after a while, which in a scene is the one that runs the tests."""
-    coordinator_link.GRACE = 3600.0
 
 
 def pytest_unconfigure() -> None:

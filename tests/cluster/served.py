@@ -8,11 +8,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 
 from shoal.clock import Deadline, SystemClock
-from shoal.cluster import coordinator_address
+from shoal.cluster import coordinator_address, coordinator_link
 from shoal.cluster.clock_offset import ClockOffset
 from shoal.cluster.coordinator import Coordinator
 from shoal.cluster.coordinator_link import CoordinatorLink
@@ -44,6 +45,9 @@ class Run:
         open_service: Callable[[ServiceLog | None], CoordinatorService] | None = None,
         logs: Path | None = None,
     ) -> None:
+        # A link whose run is over ends its process after a while: here that is the one that runs the tests.
+        self._patience = mock.patch.object(coordinator_link, "GRACE", 3600.0)
+        self._patience.start()
         self.deadlines = deadlines
         to_coordinator, from_launcher = os.pipe()
         to_launcher, from_coordinator = os.pipe()
@@ -76,11 +80,11 @@ class Run:
         me = msgspec.structs.replace(member(number), id=f"{role}-{number}", role=role, nearby=nearby)
         me = msgspec.structs.replace(me, address=address or me.address)
         on_chief = partial(self.chiefs.append, me.id)
-        coordinator_link = CoordinatorLink.join(
+        link = CoordinatorLink.join(
             self.address, self.key, me, identity, self.deadlines, on_chief=on_chief, clock_offset=clock_offset
         )
-        self.coordinator_links.append(coordinator_link)
-        return coordinator_link
+        self.coordinator_links.append(link)
+        return link
 
     def come_late(
         self, number: int, address: str = "", role: Role = "worker", nearby: Nearby | None = None
@@ -108,8 +112,9 @@ class Run:
                 self.told.append(message.text)
 
     def close(self) -> None:
-        for coordinator_link in self.coordinator_links:
-            coordinator_link.close()
+        for link in self.coordinator_links:
+            link.close()
+        self._patience.stop()
         os.close(self._let_go)
         self._thread.join(10)
         assert not self._thread.is_alive()
