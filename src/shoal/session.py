@@ -33,7 +33,7 @@ from shoal.errors import RunEnded, ViewChanged
 from shoal.files import Chief, Files
 from shoal.hook.patching.script_line import at_script_line
 from shoal.observe.phases import Phase
-from shoal.observe.recorder import Recorder
+from shoal.observe.recorder import Recorder, Wait
 from shoal.observe.story import Story, StoryKind
 from shoal.store.client import Client
 from shoal.store.decisions.saves import ShardWriter
@@ -82,7 +82,7 @@ class Session:
         self._key = key
         self._on_training = on_training
         self._worker_group: WorkerGroup | None = None
-        self.recorder = coordinator_link.recorder if coordinator_link is not None else Recorder()
+        self.recorder = coordinator_link.recorder if coordinator_link is not None else Recorder(ring=0)
         resumed = look_into(Path(config.resume)) if config is not None and config.resume is not None else None
         patience = config.deadlines.stall if config is not None else 0.0
         on_call = files.come if files is not None else lambda: None
@@ -411,9 +411,9 @@ class Session:
             self._nearby,
         )
 
-    def _wait(self, waiting: bool, waited: float = 0.0) -> None:
-        """Whether this worker is in an exchange, where it can't go on unless all come; and how long it waited there."""
-        self.recorder.wait(waited)
+    def _wait(self, waiting: bool, waits: Sequence[Wait] = ()) -> None:
+        """Whether this worker is in an exchange, where it can't go on unless all come; and when it waited there."""
+        self.recorder.wait(waits)
         self.recorder.exchange(waiting)
         if self.files is not None:
             self.files.meet(waiting)

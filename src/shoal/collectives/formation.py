@@ -18,6 +18,7 @@ from shoal.collectives.sockets import open_sockets
 from shoal.collectives.transports import hosts_of, transports
 from shoal.config import Deadlines, Transport
 from shoal.errors import BadFrame, PeerClosed, PeerTimeout, Refused
+from shoal.observe.recorder import Wait
 from shoal.wire.connection import Connection, connect
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener, accept_any
@@ -36,7 +37,7 @@ def form(
     transport: Transport,
     deadlines: Deadlines,
     wakeup: Wakeup,
-    on_wait: Callable[[bool, float], None] = lambda waiting, waited: None,
+    on_wait: Callable[[bool, Sequence[Wait]], None] = lambda waiting, waits: None,
     nearby: Listener | None = None,
 ) -> AbstractGroup:
     """Connect the workers of a view, each to each. Collective; returns when all are connected.
@@ -55,8 +56,9 @@ def form(
     hosts = hosts_of(workers, transport)
     pairs = transports(hosts, rank)
     listeners = [listener] if nearby is None else [listener, nearby]
-    on_wait(True, 0.0)
+    on_wait(True, ())
     deadline = Deadline.after(deadlines.stall)
+    begun = deadline.clock.now()
     connections: dict[str, Connection] = {}
     try:
         for other, peer in enumerate(workers[:rank]):
@@ -78,7 +80,7 @@ def form(
     except BaseException:
         _close_all(connections)
         raise
-    on_wait(False, deadlines.stall - deadline.left())
+    on_wait(False, [Wait(begun, deadline.clock.now())])
     members = tuple(worker.id for worker in workers)
     near = next(ranks for ranks in hosts if rank in ranks)
     meeting = Messenger(

@@ -27,6 +27,7 @@ from shoal.collectives.protocol import (
 )
 from shoal.collectives.protocol import Message as ExchangeMessage
 from shoal.errors import BadFrame, Diverged, PeerClosed, PeerTimeout, Refused
+from shoal.observe.recorder import Wait
 from shoal.wire.connection import Connection
 from shoal.wire.memory import close_all
 from shoal.wire.messages import Message
@@ -60,7 +61,7 @@ class Messenger:
         stall: float,
         wakeup: Wakeup,
         clock: Clock | None = None,
-        on_wait: Callable[[bool, float], None] = lambda waiting, waited: None,
+        on_wait: Callable[[bool, Sequence[Wait]], None] = lambda waiting, waits: None,
         neighbours: Sequence[int] = (),
     ) -> None:
         """`neighbours`: the ranks on this member's host, which sum up together before others hear of it."""
@@ -91,8 +92,8 @@ class Messenger:
         With `reduce`, everyone's `reduce` runs after all have come, and before any commits. With `sum_up` too, that
         runs before it, as soon as the neighbours have come; it returns how many sums it has made.
         """
-        self._on_wait(True, 0.0)
-        waited = 0.0
+        self._on_wait(True, ())
+        waits: list[Wait] = []
         rounds = Rounds.NOTES if reduce is None else Rounds.SLICES if sum_up is None else Rounds.HOSTS
         decisions = self._exchanges.begin(what, note, self._clock.now(), work, rounds)
         notes: list[bytes] | None = None
@@ -114,11 +115,11 @@ class Messenger:
                 else:
                     self._fail(what, decision)
             if notes is not None and not self._unsent():
-                self._on_wait(False, waited)
+                self._on_wait(False, waits)
                 return notes
             begun = self._clock.now()
             decisions = listen(what)
-            waited += self._clock.now() - begun
+            waits.append(Wait(begun, self._clock.now()))
             listen = self._listen
 
     def ship(
