@@ -71,6 +71,8 @@ class RunConfig(msgspec.Struct, frozen=True):
     saving: Saving | None = None  # None: no checkpoints
     resume: str | None = None  # the checkpoint to go on from
     check_every: int = CHECK_EVERY  # steps between two comparisons of the workers' weights
+    epoch: float = 0.0  # seconds since the epoch when the monotonic clock of the launcher's host stood at 0
+    trace: bool = False  # somebody wants all of the record, not only the last of it
 
     @property
     def is_plain(self) -> bool:

@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,10 +21,12 @@ from shoal.checkpoint.resumed import look_into
 from shoal.clock import Deadline
 from shoal.cluster import coordinator_address, folders
 from shoal.cluster.announcements import Announcements
+from shoal.cluster.clock_offset import ClockOffset
 from shoal.cluster.coordinator_link import CoordinatorLink
 from shoal.cluster.evidence import this_machine, this_place
 from shoal.cluster.identity import Identity
 from shoal.cluster.messages import WorkDone
+from shoal.cluster.sent_record import SentRecord
 from shoal.cluster.snapshot_files import SnapshotFiles
 from shoal.cluster.view import Member, Nearby, View, role_of
 from shoal.codecs.codec import AbstractCodec
@@ -33,7 +36,9 @@ from shoal.errors import RunEnded, ViewChanged
 from shoal.files import Chief, Files
 from shoal.hook.patching.script_line import at_script_line
 from shoal.observe.phases import Phase
-from shoal.observe.recorder import Recorder, Wait
+from shoal.observe.record_files import LIMIT, TRACE_LIMIT, RecordFile
+from shoal.observe.record_keeper import RecordKeeper
+from shoal.observe.recorder import Recorder, Waited
 from shoal.observe.story import Story, StoryKind
 from shoal.store.client import Client
 from shoal.store.decisions.saves import ShardWriter
@@ -69,10 +74,12 @@ class Session:
         folder: Path | None = None,
         files: Files | None = None,
         nearby: Listener | None = None,
+        record_keeper: RecordKeeper | None = None,
     ) -> None:
         """Workers of the same host come to `nearby`, where there is one, and all others to `listener`."""
         self._me = me
         self._nearby = nearby
+        self._record_keeper = record_keeper
         self.files = files
         self._folder = folder
         self.snapshots = SnapshotFiles(folder)
@@ -377,6 +384,7 @@ class Session:
         if self.coordinator_link is not None and ok:
             self.calls.settle()
             hook.leave_servers(self)
+            self._close_record(is_over=False)
             self.coordinator_link.done(WorkDone(dict(self.calls.made), self.trained, self.seen, self.recorder.shares()))
             worker_group = (
                 self._worker_group if self._worker_group is not None and self._worker_group.has_acted else None
@@ -388,6 +396,7 @@ class Session:
                 self.at_good_end()
         if self._worker_group is not None:
             self._worker_group.close()
+        self._close_record()
         for listener in (self._listener, self._nearby):
             if listener is not None:
                 listener.close()
@@ -395,6 +404,11 @@ class Session:
             self.coordinator_link.close()
         if self.files is not None:
             self.files.close()
+
+    def _close_record(self, is_over: bool = True) -> None:
+        """On another host, while the coordinator still listens."""
+        if self._record_keeper is not None and (is_over or (self._config is not None and not self._config.logs)):
+            self._record_keeper.close()
 
     def _form(self, view: View, wakeup: Wakeup) -> AbstractGroup:
         if self.coordinator_link is None or self._config is None or self._listener is None or self._key is None:
@@ -411,7 +425,7 @@ class Session:
             self._nearby,
         )
 
-    def _wait(self, waiting: bool, waits: Sequence[Wait] = ()) -> None:
+    def _wait(self, waiting: bool, waits: Sequence[Waited] = ()) -> None:
         """Whether this worker is in an exchange, where it can't go on unless all come; and when it waited there."""
         self.recorder.wait(waits)
         self.recorder.exchange(waiting)
@@ -456,16 +470,36 @@ def start(
         if shared is not None:
             shared.become_chief()
 
+    clock_offset = ClockOffset(member.machine) if not config.logs else None
     # The listener is restored if somebody deletes the run's folder.
     upkeep = (nearby or listener).restore
     coordinator_link = CoordinatorLink.join(
-        coordinator, key, member, identity, config.deadlines, recorder, become_chief, find, upkeep=upkeep
+        coordinator, key, member, identity, config.deadlines, recorder, become_chief, find, upkeep, clock_offset
     )
+    keeper = _record_keeper(config, coordinator_link, clock_offset)
+    keeper.start()
     trains: Callable[[], None] | None = on_training
     if not coordinator_link.view.has(member_id):
         on_training()
         trains = None
-    return _enter(Session(member_id, config, coordinator_link, listener, key, trains, folder, shared, nearby))
+    return _enter(Session(member_id, config, coordinator_link, listener, key, trains, folder, shared, nearby, keeper))
+
+
+def _record_keeper(
+    config: RunConfig, coordinator_link: CoordinatorLink, clock_offset: ClockOffset | None
+) -> RecordKeeper:
+    """Into a file among the run's logs; from another host, through the coordinator."""
+
+    def ahead() -> float | None:
+        offset = clock_offset.ahead(time.monotonic()) if clock_offset is not None else 0.0
+        return config.epoch + offset if offset is not None else None
+
+    if config.logs:
+        limit = TRACE_LIMIT if config.trace else LIMIT
+        keep = RecordFile(Path(config.logs), coordinator_link.member.id, limit).write
+    else:
+        keep = SentRecord(coordinator_link.record).write
+    return RecordKeeper(coordinator_link.recorder, keep, ahead)
 
 
 def _files(config: RunConfig, member: str, folder: Path) -> Files | None:

@@ -12,7 +12,7 @@ from shoal.observe import recorder
 from shoal.observe.phases import Phase
 from shoal.observe.record_files import RecordFile, dropped, read
 from shoal.observe.record_keeper import RecordKeeper
-from shoal.observe.recorder import Recorder, Wait, joined
+from shoal.observe.recorder import Recorder, Waited, joined
 from shoal.observe.spans import MOST_SPANS, SpanBlock
 
 
@@ -34,7 +34,7 @@ def test_every_moment_of_a_step_is_in_exactly_one_span(tmp_path: Path, clock: li
         clock[0] += seconds
         if phase is Phase.EXCHANGING:
             one.exchange(True)
-            one.wait([Wait(clock[0] - 2.0, clock[0])])
+            one.wait([Waited(clock[0] - 2.0, clock[0])])
             one.exchange(False)
     one.record(Phase.CALLBACKS, step=8)
     keeper(one, tmp_path).drain()
@@ -49,8 +49,8 @@ def test_every_moment_of_a_step_is_in_exactly_one_span(tmp_path: Path, clock: li
 
 
 def test_waits_that_follow_each_other_at_once_are_one_and_short_ones_are_none() -> None:
-    waits = [Wait(1.0, 1.1), Wait(1.10001, 1.2), Wait(1.5, 1.50001), Wait(2.0, 2.5)]
-    assert joined(waits) == [Wait(1.0, 1.2), Wait(2.0, 2.5)]
+    waits = [Waited(1.0, 1.1), Waited(1.10001, 1.2), Waited(1.5, 1.50001), Waited(2.0, 2.5)]
+    assert joined(waits) == [Waited(1.0, 1.2), Waited(2.0, 2.5)]
     assert joined([]) == []
 
 

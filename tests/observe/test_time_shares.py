@@ -6,7 +6,7 @@ import pytest
 
 from shoal.observe import recorder
 from shoal.observe.phases import Phase, TimeUse
-from shoal.observe.recorder import Recorder, Wait
+from shoal.observe.recorder import Recorder, Waited
 from shoal.observe.time_shares import TimeShares, slowest, together
 
 
@@ -27,7 +27,7 @@ def test_every_second_goes_into_something(clock: list[float]) -> None:
     ):
         one.record(phase)
         clock[0] += seconds
-    one.wait([Wait(clock[0] - 3.0, clock[0] - 2.0), Wait(clock[0] - 1.0, clock[0])])
+    one.wait([Waited(clock[0] - 3.0, clock[0] - 2.0), Waited(clock[0] - 1.0, clock[0])])
     spent = one.shares()
     assert spent.seconds[TimeUse.COMPUTING] == 6.0
     assert (spent.seconds[TimeUse.EXCHANGING], spent.seconds[TimeUse.WAITING]) == (1.0, 2.0)

@@ -34,6 +34,7 @@ from shoal.cluster.events import (
     HangUp,
     Interrupted,
     KeepResult,
+    KeepSpans,
     LinkClosed,
     Noted,
     ReportTrouble,
@@ -55,6 +56,7 @@ from shoal.cluster.storyteller import StoryLine, Storyteller
 from shoal.cluster.view import Member
 from shoal.config import RunConfig
 from shoal.errors import PeerClosed, WireError
+from shoal.observe.record_files import LIMIT, TRACE_LIMIT, RecordFile, from_frame
 from shoal.observe.story import Story, StoryKind
 from shoal.wire import status_page
 from shoal.wire.connection import Connection
@@ -96,6 +98,8 @@ class Coordinator:
         self._logs = Path(config.logs) if config.logs else None
         self._story = Story(self._logs) if self._logs is not None else None
         self._storyteller = Storyteller()
+        self._records: dict[str, RecordFile] = {}  # of members on other hosts
+        self._record_limit = TRACE_LIMIT if config.trace else LIMIT
         self._asked: dict[str, float] = {}  # for its stack: when to look at it
         recalled = self._log.recall()
         service = open_service(recalled.service if recalled is not None else None) if open_service is not None else None
@@ -256,10 +260,12 @@ class Coordinator:
                             finished = Finished(call, self._results.read(call))
                             for link in links:
                                 self._send(link, finished)
+                    case KeepSpans(member, frame):
+                        self._keep_spans(member, frame)
                     case HangUp(link):
                         self._close(link)
-                    case Fence(member):
-                        self._end_process(member)
+                    case Fence(cut_off):
+                        self._end_process(cut_off)
                     case WantWorkers(workers):
                         self._launcher_pipe.send(Wanted(workers))
                     case ReportTrouble(text):
@@ -273,6 +279,14 @@ class Coordinator:
                         if self._logs is not None:
                             write_last(self._logs, self._membership.status(self._clock.now()))
                         self._launcher_pipe.send(end)
+
+    def _keep_spans(self, member: str, frame: bytes) -> None:
+        block = from_frame(frame)
+        if block is None or self._logs is None:
+            return
+        if member not in self._records:
+            self._records[member] = RecordFile(self._logs, member, self._record_limit)
+        self._records[member].write(block)
 
     def _show(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)

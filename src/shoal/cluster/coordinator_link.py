@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from shoal.clock import Deadline
+from shoal.cluster.clock_offset import ClockOffset
 from shoal.cluster.evidence import resident_bytes
 from shoal.cluster.exits import ORPHANED, exit_code
 from shoal.cluster.identity import Identity
@@ -36,6 +37,7 @@ from shoal.cluster.messages import (
     Candidate,
     Candidates,
     Caught,
+    ClockTold,
     Complaint,
     Decline,
     Done,
@@ -50,6 +52,7 @@ from shoal.cluster.messages import (
     RefusalReason,
     Refuse,
     ServiceMessage,
+    SpansRecorded,
     ViewChange,
     WorkDone,
 )
@@ -100,6 +103,7 @@ class CoordinatorLink:
         on_chief: Callable[[], None] = lambda: None,
         reconnect: Callable[[Deadline], Connection] | None = None,
         upkeep: Callable[[], object] = lambda: None,
+        clock_offset: ClockOffset | None = None,
     ) -> None:
         self.wakeup = Wakeup()
         self.member = member
@@ -107,6 +111,7 @@ class CoordinatorLink:
         self._on_chief = on_chief
         self._reconnect = reconnect
         self._upkeep = upkeep
+        self._clock_offset = clock_offset
         self._patience = deadlines.connect
         self._said: deque[Message] = deque(maxlen=_REPEATED)  # for a coordinator that has heard nothing yet
         self._connection = connection
@@ -146,12 +151,13 @@ class CoordinatorLink:
         on_chief: Callable[[], None] = lambda: None,
         find: Callable[[Deadline], str] | None = None,
         upkeep: Callable[[], object] = lambda: None,
+        clock_offset: ClockOffset | None = None,
     ) -> CoordinatorLink:
         """Join the run; returns once everyone has joined and view 1 is known.
 
         Refused if the coordinator does not want this member, RunEnded if the run is over before it began. `find` tells
         where a coordinator is that was started in the place of one that died. `upkeep` is called now and then by the
-        link's thread; it must not wait.
+        link's thread; it must not wait. `clock_offset` learns how far the coordinator's clock is ahead.
         """
 
         def reach(deadline: Deadline) -> Connection:
@@ -162,7 +168,9 @@ class CoordinatorLink:
 
         soon = Deadline.after(deadlines.connect)
         connection = _patiently(reach, soon) if find else reach(soon)
-        coordinator_link = cls(connection, member, deadlines, recorder, on_chief, reach if find else None, upkeep)
+        coordinator_link = cls(
+            connection, member, deadlines, recorder, on_chief, reach if find else None, upkeep, clock_offset
+        )
         coordinator_link._joined = Join(member, identity)
         coordinator_link._outbox.append(coordinator_link._joined)
         coordinator_link._thread.start()
@@ -251,6 +259,14 @@ class CoordinatorLink:
                     reader.read(content)
                 if self._over is not None:
                     reader.over(self._over)
+
+    def record(self, frame: bytes) -> bool:
+        """Have this written into the run's record. False if what was given before is still on its way."""
+        with self._changed:
+            is_free = not any(isinstance(message, SpansRecorded) for message in tuple(self._outbox))
+        if is_free:
+            self._send(SpansRecorded(frame))
+        return is_free
 
     def leave(self) -> None:
         """Give up the place in the view, between two steps. Returns when it is said."""
@@ -455,7 +471,7 @@ class CoordinatorLink:
             self._connection.send(message, deadline=Deadline.after(_FLUSH))
             with self._changed:
                 self._outbox.popleft()
-                if not isinstance(message, Beat | Join) and message not in self._said:
+                if not isinstance(message, Beat | Join | SpansRecorded) and message not in self._said:
                     self._said.append(message)
                 self._changed.notify_all()
 
@@ -481,6 +497,8 @@ class CoordinatorLink:
             self._changed.notify_all()
         self._tell_reader(message)
         match message:
+            case ClockTold(asked, told, machine) if self._clock_offset is not None:
+                self._clock_offset.hear(asked, told, machine, time.monotonic())
             case Drain(why) if not self.view.has(self.member.id):
                 self._connection.send(Leave(), deadline=Deadline.after(_FLUSH))  # it holds nothing that others need
                 self._lose(RunEnded(f"it has left the run: {why}"))
@@ -536,7 +554,8 @@ class CoordinatorLink:
         began, samples, before = self._history[0]
         rate = (trained - samples) / (now - began) if now > began else 0.0
         lately, memory = spent.since(before), resident_bytes()
-        return Beat(step, activity, now - since, rate, exchanging, self.recorder.pieces, lately, memory)
+        asks = self._clock_offset.ask(time.monotonic()) if self._clock_offset is not None else None
+        return Beat(step, activity, now - since, rate, exchanging, self.recorder.pieces, lately, memory, asks)
 
     # Between the two --------------------------------------------------------------------------------
 

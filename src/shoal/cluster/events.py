@@ -107,6 +107,14 @@ class KeepResult:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepSpans:
+    """Write down what a member of another host has done. Nobody waits for it."""
+
+    member: str
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class TellResults:
     """Send on these links, as Finished, what these calls have returned."""
 
@@ -156,4 +164,6 @@ class RunOver:
     end: End
 
 
-Decision = Tell | KeepResult | TellResults | HangUp | Fence | WantWorkers | ReportTrouble | ShowStack | RunOver
+Decision = (
+    Tell | KeepResult | KeepSpans | TellResults | HangUp | Fence | WantWorkers | ReportTrouble | ShowStack | RunOver
+)

@@ -35,6 +35,7 @@ from shoal.cluster.events import (
     HangUp,
     Interrupted,
     KeepResult,
+    KeepSpans,
     LinkClosed,
     Noted,
     ReportTrouble,
@@ -58,6 +59,7 @@ from shoal.cluster.messages import (
     Candidate,
     Candidates,
     Caught,
+    ClockTold,
     Complaint,
     Decline,
     Done,
@@ -75,6 +77,7 @@ from shoal.cluster.messages import (
     Refuse,
     ScaleRequest,
     ServiceMessage,
+    SpansRecorded,
     StatusReply,
     StatusRequest,
     ViewChange,
@@ -318,8 +321,12 @@ class Membership:
         if state.left or (not state.counts and not isinstance(message, Failed)):
             return []  # nothing that a lost member says is heeded, except why it was lost
         match message:
-            case Beat():
+            case Beat(clock=clock):
                 state.beat = message
+                if clock is not None:
+                    return [Tell((link,), ClockTold(clock, now, self._coordinator.machine))]
+            case SpansRecorded(frame):
+                return [KeepSpans(id, frame)]
             case Failed(step, doing, blames=blames):
                 state.beat = Beat(step, doing)
                 # Only a member of the run can be the cause; an error about anything else is its own.

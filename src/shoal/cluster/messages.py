@@ -59,7 +59,7 @@ class Join(Message, frozen=True):
 
 
 class Beat(Message, frozen=True):
-    """Member -> coordinator: I am alive; this is what I do. Not answered."""
+    """Member -> coordinator: I am alive; this is what I do. Answered only if it asks for the clock, with ClockTold."""
 
     step: int = 0
     doing: Activity = Activity()
@@ -69,6 +69,13 @@ class Beat(Message, frozen=True):
     pieces: int = 0  # that its last batch was cut into; 0: it has not trained yet
     spent: TimeShares = TimeShares()  # in the last few beats
     memory: int = 0  # resident bytes of its process
+    clock: float | None = None  # what its own clock says, if it wants to know what the coordinator's says
+
+
+class SpansRecorded(Message, frozen=True):
+    """Member of another host -> coordinator: what I have done lately, for the run's record. Not answered."""
+
+    frame: bytes
 
 
 class Failed(Message, frozen=True):
@@ -155,6 +162,14 @@ class ViewChange(Message, frozen=True):
     """Coordinator -> members: from now on this is who we are."""
 
     view: View
+
+
+class ClockTold(Message, frozen=True):
+    """Coordinator -> a member that asked: what both clocks said, and which machine this one is of."""
+
+    asked: float
+    told: float
+    machine: str
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -275,6 +290,7 @@ class StatusReply(Message, frozen=True):
 TO_COORDINATOR = MessageCodec(
     Join,
     Beat,
+    SpansRecorded,
     Failed,
     Done,
     Post,
@@ -292,5 +308,16 @@ TO_COORDINATOR = MessageCodec(
     ServiceMessage,
 )
 FROM_COORDINATOR = MessageCodec(
-    ViewChange, Refuse, End, Post, StatusReply, Candidates, Drain, Finished, Answer, JoinerPlace, ServiceMessage
+    ViewChange,
+    Refuse,
+    End,
+    Post,
+    StatusReply,
+    Candidates,
+    Drain,
+    Finished,
+    Answer,
+    JoinerPlace,
+    ServiceMessage,
+    ClockTold,
 )

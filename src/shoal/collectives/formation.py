@@ -18,7 +18,7 @@ from shoal.collectives.sockets import open_sockets
 from shoal.collectives.transports import hosts_of, transports
 from shoal.config import Deadlines, Transport
 from shoal.errors import BadFrame, PeerClosed, PeerTimeout, Refused
-from shoal.observe.recorder import Wait
+from shoal.observe.recorder import Waited
 from shoal.wire.connection import Connection, connect
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener, accept_any
@@ -37,7 +37,7 @@ def form(
     transport: Transport,
     deadlines: Deadlines,
     wakeup: Wakeup,
-    on_wait: Callable[[bool, Sequence[Wait]], None] = lambda waiting, waits: None,
+    on_wait: Callable[[bool, Sequence[Waited]], None] = lambda waiting, waits: None,
     nearby: Listener | None = None,
 ) -> AbstractGroup:
     """Connect the workers of a view, each to each. Collective; returns when all are connected.
@@ -80,7 +80,7 @@ def form(
     except BaseException:
         _close_all(connections)
         raise
-    on_wait(False, [Wait(begun, deadline.clock.now())])
+    on_wait(False, [Waited(begun, deadline.clock.now())])
     members = tuple(worker.id for worker in workers)
     near = next(ranks for ranks in hosts if rank in ranks)
     meeting = Messenger(

@@ -27,7 +27,7 @@ from shoal.collectives.protocol import (
 )
 from shoal.collectives.protocol import Message as ExchangeMessage
 from shoal.errors import BadFrame, Diverged, PeerClosed, PeerTimeout, Refused
-from shoal.observe.recorder import Wait
+from shoal.observe.recorder import Waited
 from shoal.wire.connection import Connection
 from shoal.wire.memory import close_all
 from shoal.wire.messages import Message
@@ -61,7 +61,7 @@ class Messenger:
         stall: float,
         wakeup: Wakeup,
         clock: Clock | None = None,
-        on_wait: Callable[[bool, Sequence[Wait]], None] = lambda waiting, waits: None,
+        on_wait: Callable[[bool, Sequence[Waited]], None] = lambda waiting, waits: None,
         neighbours: Sequence[int] = (),
     ) -> None:
         """`neighbours`: the ranks on this member's host, which sum up together before others hear of it."""
@@ -93,7 +93,7 @@ class Messenger:
         runs before it, as soon as the neighbours have come; it returns how many sums it has made.
         """
         self._on_wait(True, ())
-        waits: list[Wait] = []
+        waits: list[Waited] = []
         rounds = Rounds.NOTES if reduce is None else Rounds.SLICES if sum_up is None else Rounds.HOSTS
         decisions = self._exchanges.begin(what, note, self._clock.now(), work, rounds)
         notes: list[bytes] | None = None
@@ -119,7 +119,7 @@ class Messenger:
                 return notes
             begun = self._clock.now()
             decisions = listen(what)
-            waits.append(Wait(begun, self._clock.now()))
+            waits.append(Waited(begun, self._clock.now()))
             listen = self._listen
 
     def ship(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shoal.errors import UsageError
+from shoal.observe import record_files
 
 KEPT_RUNS = 20
 CHIEF = "worker-0"  # which has the terminal
@@ -28,6 +29,7 @@ def prepare(folder: Path, prune: bool) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "coordinator.log").touch()
         path_of(folder, CHIEF).unlink(missing_ok=True)  # of another run with the same folder; it has one if it fails
+        record_files.remove(folder)
     except OSError as error:
         raise UsageError(f"can't write logs to {folder}: {error.strerror}. Choose another with --logs.") from error
     if prune:

@@ -107,6 +107,7 @@ def make_plan(
         saving=saving_of(request, run, resume),
         resume=str(resume) if resume is not None else None,
         seed=seed,
+        epoch=time.time() - time.monotonic(),
         verbose=request.verbose,
         logs=str(Path(request.logs).absolute() if request.logs else logs.home(environ) / run),
     )

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from shoal.observe.recorder import Recorder
-from shoal.observe.spans import SpanBlock
+from shoal.observe.spans import MOST_SPANS, SpanBlock
 
 EVERY = 0.5  # seconds
 _LAST_WORDS = 2.0  # seconds that the end of a process may be held up
@@ -19,9 +19,16 @@ class RecordKeeper:
     """From `start` to `close`."""
 
     def __init__(
-        self, recorder: Recorder, keep: Callable[[SpanBlock], None], ahead: Callable[[], float], every: float = EVERY
+        self,
+        recorder: Recorder,
+        keep: Callable[[SpanBlock], None],
+        ahead: Callable[[], float | None],
+        every: float = EVERY,
     ) -> None:
-        """`keep` may wait. `ahead`: how far the shared clock is ahead of this process's own, as is known now."""
+        """`keep` may wait. `ahead`: how far the shared clock is ahead of this process's own, as is known now.
+
+        As long as it is not known, what was recorded waits.
+        """
         self._recorder = recorder
         self._keep = keep
         self._ahead = ahead
@@ -39,12 +46,13 @@ class RecordKeeper:
 
     def drain(self) -> None:
         """All that there is now."""
-        full = True
-        while full:
+        ahead = self._ahead()
+        while ahead is not None:
             spans, dropped = self._recorder.take()
-            full = bool(spans)
-            going_on = None if full else self._recorder.going_on()
-            self._keep(SpanBlock(self._ahead(), dropped, spans, going_on))
+            is_all = len(spans) < MOST_SPANS
+            self._keep(SpanBlock(ahead, dropped, spans, self._recorder.going_on() if is_all else None))
+            if is_all:
+                return
 
     def _attend(self) -> None:
         while not self._over.wait(self._every):

@@ -29,14 +29,14 @@ class Moment(NamedTuple):
     since: float  # monotonic seconds
 
 
-class Wait(NamedTuple):
+class Waited(NamedTuple):
     """For others, within something else. Monotonic seconds."""
 
     begun: float
     ended: float
 
 
-class _Past(NamedTuple):
+class _Recorded(NamedTuple):
     """Something that is over."""
 
     number: int  # of all that were ever recorded
@@ -62,7 +62,7 @@ class Recorder:
         self.samples = 0  # that were trained on in all
         self.pieces = 0  # that batches are cut into
         self._seconds = dict.fromkeys(TimeUse, 0.0)  # of all phases that are over
-        self._ring: deque[_Past] = deque(maxlen=ring)
+        self._ring: deque[_Recorded] = deque(maxlen=ring)
         self._recorded = 0
         self._taken = 0
 
@@ -77,7 +77,7 @@ class Recorder:
         """It does the same, and begins or ends to wait for every worker."""
         self._begin(self.now._replace(exchanging=exchanging, since=time.monotonic()))
 
-    def wait(self, waits: Sequence[Wait]) -> None:
+    def wait(self, waits: Sequence[Waited]) -> None:
         """So much of what it does now was waiting for others."""
         seconds = sum(wait.ended - wait.begun for wait in waits)
         self._seconds[self.now.activity.phase.use] -= seconds
@@ -117,10 +117,10 @@ class Recorder:
             self._hears(moment)
 
     def _keep(self, step: int, activity: Activity, begun: float, ended: float, inside: bool = False) -> None:
-        self._ring.append(_Past(self._recorded, step, activity, begun, ended, inside))
+        self._ring.append(_Recorded(self._recorded, step, activity, begun, ended, inside))
         self._recorded += 1
 
-    def _pop(self) -> Iterator[_Past]:
+    def _pop(self) -> Iterator[_Recorded]:
         for _ in range(MOST_SPANS):
             try:
                 yield self._ring.popleft()
@@ -131,12 +131,12 @@ class Recorder:
 _WAITING = Activity(Phase.WAITING)
 
 
-def joined(waits: Sequence[Wait]) -> list[Wait]:
+def joined(waits: Sequence[Waited]) -> list[Waited]:
     """Those that are worth a span. Waits that follow each other at once are one."""
-    found: list[Wait] = []
+    found: list[Waited] = []
     for wait in waits:
         if found and wait.begun - found[-1].ended < _WORTH_A_SPAN:
-            found[-1] = Wait(found[-1].begun, wait.ended)
+            found[-1] = Waited(found[-1].begun, wait.ended)
         else:
             found.append(wait)
     return [wait for wait in found if wait.ended - wait.begun >= _WORTH_A_SPAN]
