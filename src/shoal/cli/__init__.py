@@ -24,6 +24,7 @@ _FILES = {
     "top": "top",
     "story": "story",
     "doctor": "doctor",
+    "trace": "trace",
     "checkpoint": "checkpoint",
 }
 

@@ -7,11 +7,9 @@ import time
 
 import click
 
+from shoal.cli.durations import seconds
 from shoal.cli.runs import logs_of
-from shoal.errors import UsageError
 from shoal.observe.story import StoryEvent, read
-
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @click.command()
@@ -25,7 +23,7 @@ def story(run: str | None, since: str | None, member: str | None, step: int | No
 
     RUN is a run's name, or the folder of its logs; without it, the last run that was started here. It may be over.
     """
-    earliest = time.time() - _seconds(since) if since is not None else 0.0
+    earliest = time.time() - seconds("--since", since) if since is not None else 0.0
     found = [event for event in read(logs_of(run)) if event.at >= earliest and is_about(event, member, step)]
     for event in found:
         click.echo(_json(event) if as_json else line(event))
@@ -48,10 +46,3 @@ def _json(event: StoryEvent) -> str:
     import msgspec
 
     return msgspec.json.encode(event).decode()
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if match is None:
-        raise UsageError(f"--since {text}: expected a time such as 90s, 10m, 2h or 1d.")
-    return float(match[1]) * _UNITS[match[2]]

@@ -29,6 +29,7 @@ from shoal.launch.supervision.heard_signals import HeardSignals
 from shoal.launch.supervision.local_coordination import LocalCoordination
 from shoal.launch.supervision.local_launcher import LocalLauncher
 from shoal.launch.supervision.supervisor import FOLLOW_EVERY, WATCH_EVERY, KeptFolder, Supervisor
+from shoal.observe.trace_file import write_trace
 from shoal.wire.certificates import Pin
 from shoal.wire.join_token import JoinToken
 from shoal.wire.keys import RunKey
@@ -71,7 +72,11 @@ def launch(plan: LaunchPlan, environ: Mapping[str, str], claimed: int | None = N
         pin = certificate.pin if certificate is not None else Pin(bytes(32))  # nobody shows one on this host
         with _written(JoinToken(config.run, key, pin), plan.token):
             print(report.opening(config), file=sys.stderr, flush=True)
-            end = supervise(plan, folder, logs_folder, environ, claimed)
+            try:
+                end = supervise(plan, folder, logs_folder, environ, claimed)
+            finally:
+                if plan.trace is not None:
+                    _write_trace(logs_folder, plan.trace)
     return Ended(end.ok, end.code, report.summary(end, config) if end.ok else report.closing(end, config))
 
 
@@ -94,6 +99,14 @@ def supervise(
         look_every = FOLLOW_EVERY if config.verbose else WATCH_EVERY
         launchers = {THIS_HOST: launcher}
         return Supervisor(supervision, coordination, launchers, kept, signals, look_every).run()
+
+
+def _write_trace(logs_folder: Path, file: Path) -> None:
+    """However the run has ended, and whatever becomes of the trace: it is not the run's."""
+    try:
+        say(f"trace: {write_trace(logs_folder, file)}, in {file}. Open it at https://ui.perfetto.dev")
+    except UsageError as error:
+        say(f"there is no trace: {error}")
 
 
 @contextlib.contextmanager

@@ -45,6 +45,7 @@ class LaunchPlan:
     token: Path | None = None  # where to write what a joining host needs
     preloads: bool = False  # keras may be imported before the script begins
     live: bool = False  # show how it goes on
+    trace: Path | None = None  # where to write one when the run is over
 
     @property
     def members(self) -> tuple[ProcessPlan, ...]:
@@ -108,6 +109,7 @@ def make_plan(
         resume=str(resume) if resume is not None else None,
         seed=seed,
         epoch=time.time() - time.monotonic(),
+        trace=request.trace is not None,
         verbose=request.verbose,
         logs=str(Path(request.logs).absolute() if request.logs else logs.home(environ) / run),
     )
@@ -129,6 +131,7 @@ def make_plan(
         token=_token(request),
         preloads=preloads,
         live=request.live and not config.is_plain,
+        trace=_trace(request),
     )
 
 
@@ -261,6 +264,18 @@ def _token(request: LaunchRequest) -> Path | None:
         )
     if not path.parent.is_dir():
         raise UsageError(f"{asked}: there is no folder {path.parent}.")
+    return path
+
+
+def _trace(request: LaunchRequest) -> Path | None:
+    """Where the trace is to be written, if somebody wants one."""
+    if request.trace is None:
+        return None
+    path = Path(request.trace).absolute()
+    if path.is_dir():
+        raise UsageError(f"--trace {request.trace} is a folder; name a file in it, such as {path / 'trace.json'}.")
+    if not path.parent.is_dir():
+        raise UsageError(f"--trace {request.trace}: there is no folder {path.parent}.")
     return path
 
 

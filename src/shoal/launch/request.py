@@ -36,4 +36,5 @@ class LaunchRequest:
     check_every: int = 100
     logs: str | None = None
     verbose: bool = False
+    trace: str | None = None  # the file to write one to
     live: bool = False  # show how it goes on

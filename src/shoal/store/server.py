@@ -108,14 +108,15 @@ class Server:
         self._links = Links(me, key, self._land, listener)
         self._save_queue = SaveQueue(self._replicas, self._of, shard_writer, self._links.post)
         self.applied = 0  # updates, of all shards
+        self._record: Callable[[Phase, str, int], None] = lambda phase, detail, step: None
         coordinator_link.read_with(self)
 
     def serve(self, record: Callable[[Phase, str, int], None] = lambda phase, detail, step: None) -> None:
         """Until the training is over; raises what ended the run, if that comes first."""
         self._coordinator_link.write(TO_DIRECTOR.encode(Serve(self._call)))
+        self._record = record
         record(Phase.SERVING, "", 0)
         while not self._closed:
-            before = self.applied
             for event in self._links.wait(_LOOK_AGAIN):
                 match event:
                     case Heard(peer, message, arrays):
@@ -126,8 +127,6 @@ class Server:
             self._read_all()
             self._ask_lacking()
             self._save_queue.look(self._lacking)
-            if self.applied != before:
-                record(Phase.SERVING, "", self.applied)
 
     def kept(self) -> dict[int, KeptShard]:
         """All that it has, for trainings after this one."""
@@ -253,12 +252,14 @@ class Server:
             case ApplyUpdate(_, Provenance(Assignment()), _, weights):
                 assert isinstance(weights, list)
                 self._of(replica.shard).assign(weights)
-            case ApplyUpdate(_, Provenance(Batch(epoch), rate=rate), staleness, gradients):
+            case ApplyUpdate(_, Provenance(Batch() as batch, rate=rate), staleness, gradients):
                 assert isinstance(gradients, list)
+                self._record(Phase.APPLYING, f"{batch.title}: shard {replica.shard}", self.applied)
                 gradients = decode(self._codec, gradients, self._shapes[replica.shard])
                 scale = 1.0 / (1 + staleness) if self._scales else 1.0
-                self._of(replica.shard).apply(epoch, gradients, rate, scale)
+                self._of(replica.shard).apply(batch.epoch, gradients, rate, scale)
                 self.applied += 1
+                self._record(Phase.SERVING, "", self.applied)
             case Load(_, state):
                 assert isinstance(state, list)
                 self._of(replica.shard).load(state)

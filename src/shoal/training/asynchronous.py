@@ -292,9 +292,11 @@ class AsynchronousTraining(AbstractTraining):
         self._run.record(Phase.COMPUTING, f"batch {place}: {source.names(place, range(taken.size))}", at.total)
         self._advance_seeds(epoch, place)
         arrays = self._engine.piece(0, self._engine.batch(source.spec(), taken.rows), 0, 1.0)
+        self._run.record(Phase.EXCHANGING, work.batch.title, at.total)
         copy = not self._engine.pieces_last
         parcels = self._layout.pack(arrays, pulled.states, taken.size, copy, ids)
         self._store.push(work.batch, parcels, self._optimizer.rate())
+        self._run.record(Phase.COMPUTING, "metrics", at.total)
         _, _, metrics, extras = self._part.split(arrays)
         mine = PulledState(
             [], [], list(metrics), [np.asarray(v) * taken.size for v in extras.values()], taken.size, epoch

@@ -128,7 +128,9 @@ class ServedUpdates(AbstractUpdates):
         counts = self._layout.counts(gradients)
         parcels = self._layout.pack_gradients(gradients, self._ids, counts)
         what = f"fit epoch {epoch} step {step}"
-        pulled = self._fit_store.deliver(Batch(epoch, step), parcels, self._optimizer.rate(), what)
+        batch = Batch(epoch, step)
+        self._run.record(Phase.APPLYING, batch.title)
+        pulled = self._fit_store.deliver(batch, parcels, self._optimizer.rate(), what)
         self._adopt(self._layout.unpack_weights(pulled))
         self._engine.loss_scale = self._layout.loss_scale(pulled)
         changed = [self._engine.variables.weights[i] for i in self._shape.changed]

@@ -14,6 +14,11 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, order=True, tag="batch
     epoch: int
     place: int  # in the epoch's order
 
+    @property
+    def title(self) -> str:
+        """For people, the same wherever it is pushed and applied."""
+        return f"batch {self.place} of epoch {self.epoch}"
+
 
 class Assignment(msgspec.Struct, frozen=True, array_like=True, order=True, tag="assignment"):
     """Weights that replace those that a shard has, before the update from this batch. Later ones are larger."""

@@ -1,0 +1,70 @@
+"""Writes a Chrome trace of what a run has left among its logs."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+from typing import IO, cast
+
+import msgspec
+
+from shoal.errors import UsageError
+from shoal.observe import record_files, story
+from shoal.observe.chrome_trace import ChromeTrace, encode, make_trace
+
+COMPRESSED = ".gz"
+_QUICK = 1  # of gzip's levels
+
+
+class TraceSummary(msgspec.Struct, frozen=True):
+    """What a trace holds."""
+
+    file: str
+    members: int
+    spans: int
+    seconds: float  # from the first to the last
+    left_out: int = 0  # spans that were too many
+    dropped: int = 0  # spans that were never written down
+
+    def __str__(self) -> str:
+        missing = [f"{self.left_out:,} earlier spans are left out"] if self.left_out else []
+        missing += [f"{self.dropped:,} spans were dropped while it trained"] if self.dropped else []
+        who = f"{self.members} members" if self.members != 1 else "1 member"
+        return "; ".join([f"{self.spans:,} spans of {who} over {self.seconds:,.1f} s", *missing])
+
+
+def write_trace(logs: Path, file: Path, last: float | None = None) -> TraceSummary:
+    """Of the whole record of a run, or of its `last` seconds. A file whose name ends in .gz is compressed.
+
+    UsageError if there is no record, or the file can't be written. Nobody sees half of one.
+    """
+    record = record_files.read(logs)
+    if not record:
+        raise UsageError(f"no member of the run has left a record in {logs}.")
+    end = max(span.end for spans in record.values() for span in spans)
+    since = end - last if last is not None else 0.0
+    recent = {member: [span for span in spans if span.end > since] for member, spans in record.items()}
+    trace = make_trace(recent, (event for event in story.read(logs) if event.at > since))
+    spans = sum(map(len, recent.values())) - trace.left_out
+    dropped = sum(record_files.dropped(logs).values())
+    summary = TraceSummary(str(file), len(recent), spans, end - trace.start, trace.left_out, dropped)
+    _write(file, trace, summary)
+    return summary
+
+
+def _write(file: Path, trace: ChromeTrace, summary: TraceSummary) -> None:
+    about = {"start": str(trace.start), "what": str(summary), "clock": "of the host where the run was started"}
+    draft = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    try:
+        with _open(draft, file.name.endswith(COMPRESSED)) as output:
+            for part in encode(trace, about):
+                output.write(part)
+        draft.replace(file)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise UsageError(f"can't write the trace to {file}: {error.strerror}.") from error
+
+
+def _open(path: Path, is_compressed: bool) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(path, "wb", _QUICK)) if is_compressed else path.open("wb")
