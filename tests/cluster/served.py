@@ -13,6 +13,7 @@ import msgspec
 
 from shoal.clock import Deadline, SystemClock
 from shoal.cluster import coordinator_address
+from shoal.cluster.clock_offset import ClockOffset
 from shoal.cluster.coordinator import Coordinator
 from shoal.cluster.coordinator_link import CoordinatorLink
 from shoal.cluster.coordinator_service import CoordinatorService, ServiceLog
@@ -41,6 +42,7 @@ class Run:
         deadlines: Deadlines = DEADLINES,
         servers: Servers | None = None,
         open_service: Callable[[ServiceLog | None], CoordinatorService] | None = None,
+        logs: Path | None = None,
     ) -> None:
         self.deadlines = deadlines
         to_coordinator, from_launcher = os.pipe()
@@ -52,6 +54,7 @@ class Run:
         self.folder = folder / "run"
         self.folder.mkdir()
         settings = msgspec.structs.replace(config(workers, least=least), deadlines=deadlines, servers=servers)
+        settings = msgspec.structs.replace(settings, logs=str(logs) if logs is not None else settings.logs)
         launcher_pipe = LauncherPipe(reader, from_coordinator)
         self.coordinator = Coordinator(settings, self.key, self.folder, launcher_pipe, SystemClock(), open_service)
         self.address = coordinator_address.find(self.folder, Deadline.after(1.0))
@@ -68,11 +71,14 @@ class Run:
         address: str = "",
         role: Role = "worker",
         nearby: Nearby | None = None,
+        clock_offset: ClockOffset | None = None,
     ) -> CoordinatorLink:
         me = msgspec.structs.replace(member(number), id=f"{role}-{number}", role=role, nearby=nearby)
         me = msgspec.structs.replace(me, address=address or me.address)
         on_chief = partial(self.chiefs.append, me.id)
-        coordinator_link = CoordinatorLink.join(self.address, self.key, me, identity, self.deadlines, on_chief=on_chief)
+        coordinator_link = CoordinatorLink.join(
+            self.address, self.key, me, identity, self.deadlines, on_chief=on_chief, clock_offset=clock_offset
+        )
         self.coordinator_links.append(coordinator_link)
         return coordinator_link
 

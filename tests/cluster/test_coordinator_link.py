@@ -20,13 +20,17 @@ import pytest
 
 from shoal.clock import Deadline
 from shoal.cluster import coordinator_address
+from shoal.cluster.clock_offset import ClockOffset
 from shoal.cluster.coordinator_link import CoordinatorLink
 from shoal.cluster.evidence import look_at, this_machine
 from shoal.cluster.launcher_pipe import Dying, Interrupt, LauncherPipe, Reaped, Released, Spawned
 from shoal.cluster.messages import FROM_COORDINATOR, POST_LIMIT, Answer, Candidate, DrainRequest, Join
+from shoal.cluster.sent_record import SentRecord
 from shoal.cluster.view import View
 from shoal.errors import PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged
 from shoal.observe.phases import Phase
+from shoal.observe.record_files import from_frame, read, to_frame
+from shoal.observe.spans import KeptSpan, Span, SpanBlock
 from shoal.wire.connection import connect
 from shoal.wire.held_folder import is_alive
 
@@ -38,8 +42,8 @@ from .served import DEADLINES, NOBODY, Run
 def start(tmp_path_factory) -> Iterator:
     with contextlib.ExitStack() as stack:
 
-        def start(workers: int, least: int | None = None) -> Run:
-            run = Run(tmp_path_factory.mktemp("s"), workers, least)
+        def start(workers: int, least: int | None = None, **more) -> Run:
+            run = Run(tmp_path_factory.mktemp("s"), workers, least, **more)
             stack.callback(run.close)
             return run
 
@@ -63,6 +67,48 @@ def test_a_post_is_heard_by_all_the_sender_too(start):
     one.post("seed", b"7")
     for coordinator_link in (one, two):
         assert coordinator_link.wait_post(("seed",), Deadline.after(5.0)) == ("seed", b"7")
+
+
+@pytest.mark.parametrize("machine", ["another machine", this_machine()])
+def test_a_member_learns_how_far_the_coordinators_clock_is_ahead(start, machine):
+    """Here it is the same clock, whatever the member believes; it may be off by half of a round trip."""
+    run, offset = start(1), ClockOffset(machine)
+    assert offset.ahead(time.monotonic()) is None
+    begun = time.monotonic()
+    run.join(0, clock_offset=offset)
+    deadline = Deadline.after(10.0)
+    while (ahead := offset.ahead(time.monotonic())) is None:
+        assert not deadline.passed()
+        time.sleep(0.01)
+    assert abs(ahead) <= (time.monotonic() - begun if machine != this_machine() else 0.0)
+
+
+def test_what_a_member_elsewhere_has_recorded_is_written_where_the_logs_are(start, tmp_path):
+    run = start(1, logs=tmp_path)
+    link = run.join(0)
+    computed = KeptSpan.of(Phase.COMPUTING, 7, 1.0, 2.0, "piece 3")
+    assert link.record(b"nobody understands this")
+    deadline = Deadline.after(10.0)
+    while not link.record(to_frame(SpanBlock(100.0, 0, (computed,)))):
+        assert not deadline.passed()
+    while not read(tmp_path):
+        assert not deadline.passed()
+        time.sleep(0.01)
+    assert read(tmp_path) == {"worker-0": [Span("worker-0", Phase.COMPUTING, 7, 101.0, 1.0, "piece 3")]}
+
+
+def test_a_record_that_is_not_sent_in_time_is_dropped_and_counted():
+    sent, is_free = [], [True, False, False, True]
+
+    def send(frame: bytes) -> bool:
+        sent.append(from_frame(frame))
+        return is_free.pop(0)
+
+    record = SentRecord(send)
+    span = KeptSpan.of(Phase.COMPUTING, 7, 1.0, 2.0)
+    for count in (1, 2, 3, 4):
+        record.write(SpanBlock(0.0, 0, (span,) * count))
+    assert [block.lost for block in sent] == [0, 0, 2, 5]
 
 
 def test_a_reader_may_hold_a_lock_of_its_own_when_it_calls_the_coordinator_link_and_take_it_when_it_is_called(start):

@@ -8,6 +8,8 @@ import socket
 
 import pytest
 
+from shoal.observe.record_files import read
+
 from .launched import Launched, World, eventually
 
 WAIT = "print(who.id, 'is here')\nmark('up')\nuntil('go')\n"
@@ -37,6 +39,8 @@ def end(world: World, run: Launched) -> None:
 def test_a_guest_prints_here_comes_back_when_it_is_killed_and_ends_with_the_run(world: World, address: str) -> None:
     run, guest = begin(world, address)
     assert guest.out == "worker-1000 is here\n"
+    (logs,) = (world.folder / "state" / "shoal" / "logs").iterdir()
+    eventually(lambda: "worker-1000" in read(logs), "what it does is in the run's record")
     os.kill(guest.pid("worker-1000"), signal.SIGKILL)
     eventually(lambda: len(world.marks("up")) == 4, "another has come")
     end(world, run)
@@ -47,6 +51,8 @@ def test_a_guest_prints_here_comes_back_when_it_is_killed_and_ends_with_the_run(
         "shoal: worker-1000 ended with code -9; coming back",
         f"shoal: joining run {name} at {address} as worker-1001",
     ]
+    record = read(logs)
+    assert record["worker-1000"][0].start > record["worker-0"][0].start, "it came later, on the same clock"
 
 
 def test_a_guest_that_keeps_dying_is_given_up(world: World, address: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -111,3 +113,34 @@ def test_what_keeps_waiting_holds_up_neither_the_recording_nor_the_end(monkeypat
     assert one.now.step == 2 * MOST_SPANS - 1
     stuck.set()
     keeps.close()
+
+
+MEMBER = """
+import sys, time
+from pathlib import Path
+from shoal.observe.phases import Phase
+from shoal.observe.record_files import RecordFile
+from shoal.observe.record_keeper import RecordKeeper
+from shoal.observe.recorder import Recorder
+
+one = Recorder()
+RecordKeeper(one, RecordFile(Path(sys.argv[1]), "worker-0").write, lambda: 0.0, every=0.05).start()
+one.record(Phase.COMPUTING, step=1)
+one.record(Phase.CALLBACKS, "for ever", step=2)
+time.sleep(60)
+"""
+
+
+def test_of_a_member_that_is_killed_what_it_did_last_is_known(tmp_path: Path) -> None:
+    member = subprocess.Popen([sys.executable, "-c", MEMBER, str(tmp_path)])
+    try:
+        limit = time.monotonic() + 30
+        while not any(span.step == 2 for span in read(tmp_path).get("worker-0", ())):
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+    finally:
+        member.kill()
+        member.wait()
+    *_, before, last = read(tmp_path)["worker-0"]
+    assert (before.phase, before.is_open) == (Phase.COMPUTING, False)
+    assert (last.phase, last.step, last.detail, last.is_open) == (Phase.CALLBACKS, 2, "for ever", True)
