@@ -72,6 +72,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     resume: str | None = None  # the checkpoint to go on from
     check_every: int = CHECK_EVERY  # steps between two comparisons of the workers' weights
     epoch: float = 0.0  # seconds since the epoch when the monotonic clock of the launcher's host stood at 0
+    record: bool = True  # keep one of what members do
     trace: bool = False  # somebody wants all of the record, not only the last of it
 
     @property

@@ -38,7 +38,7 @@ from shoal.hook.patching.script_line import at_script_line
 from shoal.observe.phases import Phase
 from shoal.observe.record_files import LIMIT, TRACE_LIMIT, RecordFile
 from shoal.observe.record_keeper import RecordKeeper
-from shoal.observe.recorder import Recorder, Waited
+from shoal.observe.recorder import RING, Recorder, Waited
 from shoal.observe.story import Story, StoryKind
 from shoal.store.client import Client
 from shoal.store.decisions.saves import ShardWriter
@@ -461,7 +461,8 @@ def start(
     find = partial(coordinator_address.find, folder) if config.least is not None else None
     near = Nearby(this_place(), own_host) if config.transport == "auto" else None
     member = Member(member_id, role, os.getpid(), platform.node(), this_machine(), listener.address, near)
-    recorder = Recorder(StatusPage(folder / f"{member_id}{folders.STATUS_PAGE}").write)
+    page = StatusPage(folder / f"{member_id}{folders.STATUS_PAGE}")
+    recorder = Recorder(page.write, RING if config.record else 0)
     identity = Identity.of_this_process(config)
     shared = _files(config, member_id, folder)
 
@@ -476,8 +477,9 @@ def start(
     coordinator_link = CoordinatorLink.join(
         coordinator, key, member, identity, config.deadlines, recorder, become_chief, find, upkeep, clock_offset
     )
-    keeper = _record_keeper(config, coordinator_link, clock_offset)
-    keeper.start()
+    keeper = _record_keeper(config, coordinator_link, clock_offset) if config.record else None
+    if keeper is not None:
+        keeper.start()
     trains: Callable[[], None] | None = on_training
     if not coordinator_link.view.has(member_id):
         on_training()

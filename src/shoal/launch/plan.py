@@ -109,6 +109,7 @@ def make_plan(
         resume=str(resume) if resume is not None else None,
         seed=seed,
         epoch=time.time() - time.monotonic(),
+        record=request.record,
         trace=request.trace is not None,
         verbose=request.verbose,
         logs=str(Path(request.logs).absolute() if request.logs else logs.home(environ) / run),
@@ -271,6 +272,8 @@ def _trace(request: LaunchRequest) -> Path | None:
     """Where the trace is to be written, if somebody wants one."""
     if request.trace is None:
         return None
+    if not request.record:
+        raise UsageError(f"--trace {request.trace} is made of the record of what members do: leave --no-record out.")
     path = Path(request.trace).absolute()
     if path.is_dir():
         raise UsageError(f"--trace {request.trace} is a folder; name a file in it, such as {path / 'trace.json'}.")

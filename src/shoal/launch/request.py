@@ -36,5 +36,6 @@ class LaunchRequest:
     check_every: int = 100
     logs: str | None = None
     verbose: bool = False
+    record: bool = True  # keep one of what members do
     trace: str | None = None  # the file to write one to
     live: bool = False  # show how it goes on
