@@ -47,8 +47,8 @@ class _Recorded(NamedTuple):
     inside: bool
 
     def kept(self) -> KeptSpan:
-        phase, detail = self.activity.phase, self.activity.detail
-        return KeptSpan.of(phase, self.step, self.begun, self.ended, detail, self.inside)
+        _, step, activity, begun, ended, inside = self
+        return KeptSpan.of(activity.phase, step, begun, ended, activity.detail, inside)
 
 
 class Recorder:

@@ -49,9 +49,10 @@ class KeptSpan(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, phase: Phase, step: int, start: float, end: float, detail: str = "", inside: bool = False) -> KeptSpan:
-        """Both ends are rounded by themselves, so that spans that meet still do."""
-        first, last = round(start * _MICROSECONDS), round(end * _MICROSECONDS)
-        return cls(phase, max(0, step), first, max(0, last - first), detail[:LONGEST_DETAIL], inside)
+        """Both ends are cut to microseconds by themselves, so that spans that meet still do."""
+        first = int(start * _MICROSECONDS)
+        lasting = int(end * _MICROSECONDS) - first
+        return cls(phase, step, first, lasting if lasting > 0 else 0, detail[:LONGEST_DETAIL], inside)
 
 
 class SpanBlock(msgspec.Struct, frozen=True, array_like=True):
