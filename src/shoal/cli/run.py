@@ -102,6 +102,7 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
     help="Say who is waited for, and where it is, after so long; 5 if not said.",
 )
 @click.option("--trace", metavar="FILE", help="Write what every member did to this file, for Perfetto.")
+@click.option("--profile", metavar="STEP|FIRST:LAST", help="Have the backend profile these steps, on every worker.")
 @click.option("--record/--no-record", default=True, help="Keep a record of what members do, or not.")
 @click.option("--verbose", is_flag=True, help="Show the other workers' output too.")
 @click.option("--live/--no-live", default=True, help="Show in one line how the run goes on, or not.")

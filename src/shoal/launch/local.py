@@ -29,6 +29,7 @@ from shoal.launch.supervision.heard_signals import HeardSignals
 from shoal.launch.supervision.local_coordination import LocalCoordination
 from shoal.launch.supervision.local_launcher import LocalLauncher
 from shoal.launch.supervision.supervisor import FOLLOW_EVERY, WATCH_EVERY, KeptFolder, Supervisor
+from shoal.observe.profiled_steps import PROFILES, ProfiledSteps
 from shoal.observe.trace_file import write_trace
 from shoal.wire.certificates import Pin
 from shoal.wire.join_token import JoinToken
@@ -77,6 +78,8 @@ def launch(plan: LaunchPlan, environ: Mapping[str, str], claimed: int | None = N
             finally:
                 if plan.trace is not None:
                     _write_trace(logs_folder, plan.trace)
+                if config.profile is not None:
+                    say(_profiled(logs_folder, ProfiledSteps(*config.profile)))
     return Ended(end.ok, end.code, report.summary(end, config) if end.ok else report.closing(end, config))
 
 
@@ -107,6 +110,13 @@ def _write_trace(logs_folder: Path, file: Path) -> None:
         say(f"trace: {write_trace(logs_folder, file)}, in {file}. Open it at https://ui.perfetto.dev")
     except UsageError as error:
         say(f"there is no trace: {error}")
+
+
+def _profiled(logs_folder: Path, steps: ProfiledSteps) -> str:
+    folder = logs_folder / PROFILES
+    if not folder.is_dir():
+        return f"there is no profile: {steps} did not come, or the workers' logs say why"
+    return f"the profiles of {steps} are in {folder}, for `tensorboard --logdir {folder}`"
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from shoal.launch.checkpoint_choice import resumed_by, saving_of
 from shoal.launch.limits import check_processes
 from shoal.launch.request import LaunchRequest
 from shoal.launch.script import BACKEND, find_script, read_script
+from shoal.observe.profiled_steps import ProfiledSteps
 from shoal.wire.addresses import TlsAddress, UnixAddress
 from shoal.wire.addresses import parse as parse_address
 
@@ -110,6 +111,7 @@ def make_plan(
         seed=seed,
         epoch=time.time() - time.monotonic(),
         record=request.record,
+        profile=_profile(request),
         trace=request.trace is not None,
         verbose=request.verbose,
         logs=str(Path(request.logs).absolute() if request.logs else logs.home(environ) / run),
@@ -280,6 +282,17 @@ def _trace(request: LaunchRequest) -> Path | None:
     if not path.parent.is_dir():
         raise UsageError(f"--trace {request.trace}: there is no folder {path.parent}.")
     return path
+
+
+def _profile(request: LaunchRequest) -> tuple[int, int] | None:
+    """The first and the last step to be profiled, if some are."""
+    if request.profile is None:
+        return None
+    try:
+        steps = ProfiledSteps.parse(request.profile)
+    except ValueError as error:
+        raise UsageError(f"--profile {request.profile}: {error}.") from error
+    return steps.first, steps.last
 
 
 def _check_one_of(what: str, value: str, known: tuple[str, ...]) -> None:

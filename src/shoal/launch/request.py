@@ -36,6 +36,7 @@ class LaunchRequest:
     check_every: int = 100
     logs: str | None = None
     verbose: bool = False
+    profile: str | None = None  # of these steps
     record: bool = True  # keep one of what members do
     trace: str | None = None  # the file to write one to
     live: bool = False  # show how it goes on

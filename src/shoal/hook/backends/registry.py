@@ -8,7 +8,8 @@ import importlib
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, cast
 
 import keras
 
@@ -37,6 +38,10 @@ class AbstractBackend(ABC):
     @abstractmethod
     def device(self) -> Any:
         """The one that this process computes on, in the backend's own words."""
+
+    @abstractmethod
+    def profile(self, folder: Path) -> Callable[[], None]:
+        """Begins a profile of this process. What is returned ends it and writes it into the folder."""
 
     def builder(self) -> Callable[[Any, Any, Callable[[Any], Any]], None] | None:
         """Builds a model on a batch by running a step of it without effect, where a first step makes variables."""
@@ -69,6 +74,12 @@ class JaxBackend(AbstractBackend):
 
         return jax.devices()[0]
 
+    def profile(self, folder: Path) -> Callable[[], None]:
+        import jax
+
+        jax.profiler.start_trace(str(folder), create_perfetto_trace=True)
+        return cast(Callable[[], None], jax.profiler.stop_trace)
+
 
 class TensorflowBackend(AbstractBackend):
     """TensorFlow."""
@@ -89,6 +100,12 @@ class TensorflowBackend(AbstractBackend):
         import tensorflow as tf
 
         return (tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU"))[0].name
+
+    def profile(self, folder: Path) -> Callable[[], None]:
+        import tensorflow as tf
+
+        tf.profiler.experimental.start(str(folder))
+        return cast(Callable[[], None], tf.profiler.experimental.stop)
 
     def builder(self) -> Callable[[Any, Any, Callable[[Any], Any]], None] | None:
         from shoal.hook.backends.tensorflow.engine import build_by_step
@@ -116,6 +133,14 @@ class TorchBackend(AbstractBackend):
         import torch
 
         return torch.get_default_device()
+
+    def profile(self, folder: Path) -> Callable[[], None]:
+        import torch
+
+        write = torch.profiler.tensorboard_trace_handler(str(folder), worker_name=folder.name)
+        profile = torch.profiler.profile(on_trace_ready=write)
+        profile.start()
+        return cast(Callable[[], None], profile.stop)
 
 
 BACKENDS: dict[str, AbstractBackend] = {
