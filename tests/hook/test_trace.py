@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
@@ -107,7 +106,7 @@ def test_pushes_are_joined_to_where_servers_apply_them_and_perfetto_reads_it(tra
         ]
 
 
-@pytest.mark.skipif(not os.environ.get("SHOAL_TEST_ALL"), reason="the run above has one of torch; SHOAL_TEST_ALL=1")
+@pytest.mark.full  # the run above has one of torch
 @pytest.mark.parametrize("backend", ["jax", "tensorflow"])
 def test_a_backends_own_profile_of_a_few_steps(trainings: Trainings, backend: str) -> None:
     logs, stamps = trainings.folder / f"{backend}-logs", trainings.folder / f"{backend}-stamps"
