@@ -174,8 +174,8 @@ def test_slices_do_not_cross_when_a_clock_was_set_back_between_two_blocks() -> N
 
 def test_of_too_many_spans_the_last_are_kept_and_the_others_counted() -> None:
     record = {"worker-0": steps("worker-0", count=100), "worker-1": steps("worker-1", count=2)}
-    trace = make_trace(record, most=100)
-    events = written(record, most=100)
+    trace = make_trace(record, each=50)
+    events = written(record, each=50)
     assert trace.left_out == 350
     assert (len(slices(events, "worker-0")), len(slices(events, "worker-1"))) == (50, 8)
     assert slices(events, "worker-0")[-1]["args"]["step"] == 99
@@ -206,6 +206,13 @@ def test_a_trace_is_written_of_what_a_run_has_left(tmp_path: Path, name: str) ->
     document = json.loads(gzip.decompress(content) if name.endswith(".gz") else content)
     check_format(document["traceEvents"])
     assert sorted(path.name for path in tmp_path.iterdir() if "trace" in path.name) == [name]
+
+
+def test_a_trace_of_too_much_says_that_it_begins_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_record(tmp_path)
+    monkeypatch.setattr("shoal.observe.trace_file.MOST_EVENTS", 20)
+    summary = write_trace(tmp_path, tmp_path / "trace.json")
+    assert str(summary).startswith("20 spans of 2 members over 2.5 s; what was before that is left out")
 
 
 def test_a_trace_of_the_last_seconds(tmp_path: Path) -> None:

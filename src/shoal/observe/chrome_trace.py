@@ -62,10 +62,9 @@ class _Slice(NamedTuple):
 
 
 def make_trace(
-    record: Mapping[str, Sequence[Span]], story: Iterable[StoryEvent] = (), most: int = MOST_EVENTS
+    record: Mapping[str, Sequence[Span]], story: Iterable[StoryEvent] = (), each: int = MOST_EVENTS
 ) -> ChromeTrace:
-    """Of all members, on the clock that they share."""
-    each = max(1, most // max(1, len(record)))
+    """Of all members, on the clock that they share. `each`: spans of a member, the last."""
     kept = {member: spans[-each:] for member, spans in record.items() if spans}
     start = min((spans[0].start for spans in kept.values()), default=0.0)
     slices = {

@@ -26,8 +26,8 @@ from shoal.observe.spans import Span, SpanBlock
 
 SPANS, OLDER_SPANS = ".spans", ".spans.older"  # after a member's id
 LIMIT = 4 << 20  # bytes of each of the two
-TRACE_LIMIT = 64 << 20  # the same in a run of which a trace was asked for
-_MOST_READ = 2_000_000  # spans of a member: of more than that, the last
+TRACE_LIMIT = 16 << 20  # the same in a run of which a trace was asked for
+MOST_READ = 2_000_000  # spans of a member: of more than that, the last
 _HEAD = struct.Struct("<4sIId")
 _TIMED = struct.Struct("<d")
 _MAGIC = b"spn1"
@@ -68,13 +68,13 @@ class RecordFile:
             self._end = 0
 
 
-def read(folder: Path, since: float = 0.0) -> Mapping[str, Sequence[Span]]:
+def read(folder: Path, since: float = 0.0, most: int = MOST_READ) -> Mapping[str, Sequence[Span]]:
     """What each member did, by its id, in the order in which it began. May be called while a run goes on.
 
-    `since`: without most of what was over before this shared time, which need not be read then. What nobody of ours
-    wrote, and what was cut off, is passed over.
+    `since`: without most of what was over before this shared time, which need not be read then. `most`: spans of each
+    member, the last. What nobody of ours wrote, and what was cut off, is passed over.
     """
-    found = {member: _spans_of(folder, member, since) for member in members(folder)}
+    found = {member: _spans_of(folder, member, since, most) for member in members(folder)}
     return {member: spans for member, spans in found.items() if spans}
 
 
@@ -133,8 +133,8 @@ class _Frame(NamedTuple):
             return None
 
 
-def _spans_of(folder: Path, member: str, since: float) -> list[Span]:
-    spans: deque[Span] = deque(maxlen=_MOST_READ)
+def _spans_of(folder: Path, member: str, since: float, most: int) -> list[Span]:
+    spans: deque[Span] = deque(maxlen=most)
     before: SpanBlock | None = None
     for block in _blocks(folder, member, since):
         if before is not None and not block.goes_on_from(before):
