@@ -106,7 +106,7 @@ class Recorder:
 
     def going_on(self) -> KeptSpan:
         """What it does now, so far."""
-        # The two are read one after the other: at worst, what has just begun seems to have begun a little earlier.
+        # Another thread may record between the two: then what it did just now is told until the next look.
         begun, now = self.begun, self.now
         return KeptSpan.of(now.activity.phase, now.step, begun, time.monotonic(), now.activity.detail)
 
