@@ -10,7 +10,6 @@ import os
 import platform
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,8 +24,8 @@ from shoal.cluster.clock_offset import ClockOffset
 from shoal.cluster.coordinator_link import CoordinatorLink
 from shoal.cluster.evidence import this_machine, this_place
 from shoal.cluster.identity import Identity
+from shoal.cluster.member_record import record_keeper
 from shoal.cluster.messages import WorkDone
-from shoal.cluster.sent_record import SentRecord
 from shoal.cluster.snapshot_files import SnapshotFiles
 from shoal.cluster.view import Member, Nearby, View, role_of
 from shoal.codecs.codec import AbstractCodec
@@ -38,7 +37,6 @@ from shoal.hook.patching.script_line import at_script_line
 from shoal.hook.profiling import StepProfile
 from shoal.observe.phases import Phase
 from shoal.observe.profiled_steps import PROFILES, ProfiledSteps
-from shoal.observe.record_files import LIMIT, TRACE_LIMIT, RecordFile
 from shoal.observe.record_keeper import RecordKeeper
 from shoal.observe.recorder import RING, Moment, Recorder, Waited
 from shoal.observe.story import Story, StoryKind
@@ -485,7 +483,7 @@ def start(
     coordinator_link = CoordinatorLink.join(
         coordinator, key, member, identity, config.deadlines, recorder, become_chief, find, upkeep, clock_offset
     )
-    keeper = _record_keeper(config, coordinator_link, clock_offset) if config.record else None
+    keeper = record_keeper(config, coordinator_link, clock_offset)
     if keeper is not None:
         keeper.start()
     trains: Callable[[], None] | None = on_training
@@ -507,23 +505,6 @@ def _profile(config: RunConfig, member: str) -> StepProfile | None:
 def _hear(page: StatusPage, profile: StepProfile, moment: Moment) -> None:
     page.write(moment)
     profile.hear(moment)
-
-
-def _record_keeper(
-    config: RunConfig, coordinator_link: CoordinatorLink, clock_offset: ClockOffset | None
-) -> RecordKeeper:
-    """Into a file among the run's logs; from another host, through the coordinator."""
-
-    def ahead() -> float | None:
-        offset = clock_offset.ahead(time.monotonic()) if clock_offset is not None else 0.0
-        return config.epoch + offset if offset is not None else None
-
-    if config.logs:
-        limit = TRACE_LIMIT if config.trace else LIMIT
-        keep = RecordFile(Path(config.logs), coordinator_link.member.id, limit).write
-    else:
-        keep = SentRecord(coordinator_link.record).write
-    return RecordKeeper(coordinator_link.recorder, keep, ahead)
 
 
 def _files(config: RunConfig, member: str, folder: Path) -> Files | None:

@@ -24,8 +24,8 @@ from shoal.cluster.clock_offset import ClockOffset
 from shoal.cluster.coordinator_link import CoordinatorLink
 from shoal.cluster.evidence import look_at, this_machine
 from shoal.cluster.launcher_pipe import Dying, Interrupt, LauncherPipe, Reaped, Released, Spawned
+from shoal.cluster.member_record import SentRecord
 from shoal.cluster.messages import FROM_COORDINATOR, POST_LIMIT, Answer, Candidate, DrainRequest, Join
-from shoal.cluster.sent_record import SentRecord
 from shoal.cluster.view import View
 from shoal.errors import PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged
 from shoal.observe.phases import Phase
