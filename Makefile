@@ -4,18 +4,25 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-full test-keras check format bench chaos corpus clean
+.PHONY: demo test test-full browser test-keras check format bench chaos corpus clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
 
 # In two processes: many tests wait for more than they compute.
-test: check
+test: check browser
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # With every scene on every backend: about three times as long.
-test-full: check
+test-full: check browser
 	SHOAL_TEST_ALL=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# In which the run's page is tested. Where it can't be installed, that test is skipped and says so.
+browser:
+	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || \
+		{ test "$$(id -u)" = 0 && command -v apt-get > /dev/null && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } > /dev/null 2>&1 || \
+		echo "there is no chromium here, and it can't be installed: the test of the run's page in a browser is skipped"
 
 # The hook with another Keras: `make test-keras VERSION=3.12.0`, or VERSION=nightly. It gets an environment of its own,
 # which has that Keras before all that .venv has. The tests are those that use every feature of Keras which Shoal hooks.
@@ -63,7 +70,7 @@ $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --no-compile torch==2.13.0
-	$(BIN)/python -m pip install --quiet --no-compile --editable ".[jax,tensorflow,torch,dev]"
+	$(BIN)/python -m pip install --quiet --no-compile --editable ".[jax,tensorflow,torch,dashboard,dev]"
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib src || true
 	touch $(READY)
 

@@ -7,6 +7,7 @@ want to say it in the script:
     ParameterServer().scope()     models compiled inside train with parameter servers
     step(model), batches(data)    a training loop of the script's own: its step function, and what it loops over
     layers.ShardedEmbedding(...)  an embedding table whose rows live on parameter servers
+    callbacks.Monitor(report)     hands the figures of the whole run to a function, every few seconds
     rank(), size(), is_chief()    this worker's place, the number of workers, whether it prints and writes files
 
 From a notebook, or any Python process:

@@ -20,12 +20,14 @@ from shoal.checkpoint.resumed import look_into
 from shoal.clock import Deadline
 from shoal.cluster import coordinator_address, folders
 from shoal.cluster.announcements import Announcements
+from shoal.cluster.asking import ask
 from shoal.cluster.clock_offset import ClockOffset
 from shoal.cluster.coordinator_link import CoordinatorLink
 from shoal.cluster.evidence import this_machine, this_place
+from shoal.cluster.figures import GlobalFigures, figures
 from shoal.cluster.identity import Identity
 from shoal.cluster.member_record import record_keeper
-from shoal.cluster.messages import WorkDone
+from shoal.cluster.messages import StatusReply, StatusRequest, WorkDone
 from shoal.cluster.snapshot_files import SnapshotFiles
 from shoal.cluster.view import Member, Nearby, View, role_of
 from shoal.codecs.codec import AbstractCodec
@@ -271,6 +273,15 @@ class Session:
         return self._config.saving if self._config is not None else None
 
     @property
+    def save_now(self) -> bool:
+        return self.coordinator_link is not None and self.coordinator_link.save_now
+
+    @save_now.setter
+    def save_now(self, asked: bool) -> None:
+        if self.coordinator_link is not None:
+            self.coordinator_link.save_now = asked
+
+    @property
     def me(self) -> str:
         return self._me
 
@@ -300,6 +311,17 @@ class Session:
             self._on_training()
             self._on_training = None
         self.recorder.count(samples, pieces)
+
+    def show(self, logs: Mapping[str, object]) -> None:
+        """The logs of a step or an epoch, as the callbacks get them."""
+        self.recorder.logs = dict(logs)  # callbacks may change theirs
+
+    def figures(self) -> GlobalFigures | None:
+        """Of all workers together, as the coordinator knows them; None without one. WireError if it does not answer."""
+        if self._folder is None:
+            return None
+        reply = ask(self._folder, StatusRequest())
+        return figures(reply) if isinstance(reply, StatusReply) else None
 
     def script_line(self) -> str:
         return at_script_line()

@@ -81,10 +81,10 @@ def test_commands_are_understood(page: Page, tmp_path: Path, monkeypatch: pytest
                 make_script(rest)
                 result = CliRunner().invoke(cli.main, ["run", *rest])
                 assert result.exit_code == 0, f"{words}: {result.output}"
-            case ["shoal", "status" | "top" | "story" | "doctor" | "trace" | "drain" | "scale" | "join" as verb, *rest]:
-                verb_of(verb).make_context(verb, rest)
             case ["shoal", "checkpoint", verb, *rest]:
                 checkpoint_verb.checkpoint.commands[verb].make_context(verb, rest)
+            case ["shoal", verb, *rest]:
+                verb_of(verb).make_context(verb, rest)
             case ["python", script]:
                 assert script in page.files()
             case ["make", target]:

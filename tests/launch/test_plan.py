@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from tests.checkpoint.scene import write
 
+from shoal.cluster.process_limits import check_processes
 from shoal.config import Saving, Servers
 from shoal.errors import UsageError
-from shoal.launch.limits import check_processes
 from shoal.launch.plan import THIS_HOST, make_plan
 from shoal.launch.request import LaunchRequest
 

@@ -24,6 +24,7 @@ _FILES = {
     "top": "top",
     "story": "story",
     "doctor": "doctor",
+    "dashboard": "dashboard",
     "trace": "trace",
     "checkpoint": "checkpoint",
 }

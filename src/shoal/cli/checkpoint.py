@@ -1,4 +1,4 @@
-"""`shoal checkpoint`: look at checkpoints, verify them, turn one into a Keras file."""
+"""`shoal checkpoint`: look at checkpoints, verify them, turn one into a Keras file, ask for one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shoal.cli.drain import run_option, tell
+from shoal.cluster.messages import CheckpointRequest
 from shoal.errors import ShoalError, UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="The same facts for
 
 @click.group()
 def checkpoint() -> None:
-    """Look at checkpoints, verify them, export one."""
+    """Look at checkpoints, verify them, export one, ask a run for one."""
 
 
 @checkpoint.command("list")
@@ -34,6 +36,13 @@ def checkpoint() -> None:
 def list_(folder: Path, as_json: bool) -> None:
     """Show the checkpoints in DIR, newest first. All of each is read and compared with its digests."""
     _print(_verdicts(folder), as_json)
+
+
+@checkpoint.command()
+@run_option
+def now(run: str | None) -> None:
+    """Have a run that is going on write a checkpoint after its next step, and not only when one is due."""
+    tell(run, CheckpointRequest())
 
 
 @checkpoint.command()

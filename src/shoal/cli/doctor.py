@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from pathlib import Path
 
 import click
@@ -12,8 +11,9 @@ from shoal.cli.runs import living, logs_of
 from shoal.cluster.asking import ask
 from shoal.cluster.last_status import read_last
 from shoal.cluster.messages import StatusReply, StatusRequest
+from shoal.cluster.run_facts import facts_of
 from shoal.errors import UsageError, WireError
-from shoal.observe.doctor import Finding, RunFacts, WorkerFacts, examine
+from shoal.observe.doctor import Finding, RunFacts, examine
 from shoal.observe.phases import TimeUse
 from shoal.observe.time_shares import together
 
@@ -48,24 +48,6 @@ def told(reply: StatusReply, facts: RunFacts, findings: list[Finding]) -> list[s
     for number, finding in enumerate(findings, 1):
         lines += [f"{number}. {finding.what[0].upper()}{finding.what[1:]}.", f"   {finding.advice}"]
     return lines
-
-
-def facts_of(reply: StatusReply) -> RunFacts:
-    """What is to be judged of what a coordinator says."""
-    trained = ("training", "finished")
-    workers = [member for member in reply.members if member.role == "worker" and member.state in trained]
-    here = all(member.host == platform.node() for member in workers)
-    return RunFacts(
-        tuple(WorkerFacts(member.id, member.host, member.spent, member.memory) for member in workers),
-        reply.pieces,
-        reply.threads,
-        os.cpu_count() if here else None,
-        _memory() if here else None,
-    )
-
-
-def _memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _reply(run: str | None) -> StatusReply:

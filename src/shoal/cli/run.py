@@ -11,9 +11,18 @@ import click
 from click.core import ParameterSource
 
 from shoal.cli.late_options import late_options
+from shoal.cli.optional_port import fill_in_port
 from shoal.config import BACKENDS, STRATEGIES, TRANSPORTS
 from shoal.launch.local import start
 from shoal.launch.request import LaunchRequest
+
+
+class WithOptionalPort(click.Command):
+    """`--dashboard train.py` names a script, not a port."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        takes = {name for one in self.params if isinstance(one, click.Option) and not one.is_flag for name in one.opts}
+        return super().parse_args(ctx, fill_in_port(args, takes))
 
 
 class WorkerRange(click.ParamType[tuple[int | None, int]]):
@@ -31,7 +40,7 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
 
 # What follows the script is the script's, options like -n and --help too: parsing stops at the first word
 # that is not an option.
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command(cls=WithOptionalPort, context_settings={"allow_interspersed_args": False})
 @click.option(
     "-n",
     "workers",
@@ -106,6 +115,14 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
 @click.option("--record/--no-record", default=True, help="Keep a record of what members do, or not.")
 @click.option("--verbose", is_flag=True, help="Show the other workers' output too.")
 @click.option("--live/--no-live", default=True, help="Show in one line how the run goes on, or not.")
+@click.option(
+    "--dashboard",
+    type=click.IntRange(0, 65535),
+    is_flag=False,
+    flag_value=0,
+    metavar="[PORT]",
+    help="Serve a page that shows the run, on this host.  [default: at a free port]",
+)
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module's name, as for `python -m`.")
 @click.argument("words", nargs=-1, metavar="SCRIPT [ARGUMENTS]...", type=click.UNPROCESSED)
 @click.pass_context
@@ -116,6 +133,10 @@ def run(context: click.Context, /, words: tuple[str, ...], **options: Any) -> No
     least, most = options.pop("workers")
     request = LaunchRequest(script=words[0], arguments=words[1:], workers=most, least=least, **options)
     _hint_at_late_options(context, request)
+    if request.dashboard is not None:
+        from shoal.dashboard.extra import require
+
+        require("--dashboard")
     ended = start(request, os.environ, tuple(sorted(os.sched_getaffinity(0))))
     if ended.said:
         click.echo(ended.said if ended.ok else f"\n{ended.said}", err=True)

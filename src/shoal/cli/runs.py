@@ -37,7 +37,7 @@ def logs_of(run: str | None) -> Path:
     """Where the logs of a run lie: of the last one, if none is named."""
     home = logs.home(os.environ)
     if run is None:
-        told = [path for path in _runs(home) if _has_story(path)]
+        told = finished(os.environ)
         if not told:
             raise UsageError(f"no run has left a story in {home}. Give the folder of its logs, if it had --logs.")
         return told[-1]
@@ -46,6 +46,11 @@ def logs_of(run: str | None) -> Path:
             return folder
     known = ", ".join(path.name for path in _runs(home)[-5:]) or "none"
     raise UsageError(f"there is no story of a run {run}. The last runs here: {known}.")
+
+
+def finished(environ: Mapping[str, str]) -> list[Path]:
+    """The folders of the logs of runs that have told something, alive or not, oldest first."""
+    return [path for path in _runs(logs.home(environ)) if _has_story(path)]
 
 
 def _runs(home: Path) -> list[Path]:

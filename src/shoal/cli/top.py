@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from shoal.cli.status import Replies, ask_all, duration, print_json
+from shoal.cluster.figures import pace
 from shoal.cluster.messages import MemberStatus, StatusReply
-from shoal.launch.progress import pace
 from shoal.observe.phases import TimeUse
 
 if TYPE_CHECKING:

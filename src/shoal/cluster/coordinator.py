@@ -16,6 +16,7 @@ import platform
 import selectors
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -48,6 +49,7 @@ from shoal.cluster.events import (
     WantWorkers,
 )
 from shoal.cluster.evidence import look_at, this_machine
+from shoal.cluster.figures import point
 from shoal.cluster.last_status import write_last
 from shoal.cluster.launcher_pipe import Dying, Interrupt, LauncherPipe, MemberTold, Reaped, Released, Spawned, Wanted
 from shoal.cluster.membership import LEAVING, Membership
@@ -56,6 +58,7 @@ from shoal.cluster.storyteller import StoryLine, Storyteller
 from shoal.cluster.view import Member
 from shoal.config import RunConfig
 from shoal.errors import PeerClosed, WireError
+from shoal.observe.chart import Chart
 from shoal.observe.record_files import LIMIT, TRACE_LIMIT, RecordFile, from_frame
 from shoal.observe.story import Story, StoryKind
 from shoal.wire import status_page
@@ -97,6 +100,7 @@ class Coordinator:
         self._said_unwritten = False
         self._logs = Path(config.logs) if config.logs else None
         self._story = Story(self._logs) if self._logs is not None else None
+        self._chart = Chart(self._logs) if self._logs is not None else None
         self._storyteller = Storyteller()
         self._records: dict[str, RecordFile] = {}  # of members on other hosts
         self._record_limit = TRACE_LIMIT if config.trace else LIMIT
@@ -218,6 +222,15 @@ class Coordinator:
             self._read_status_pages()
         self._events.append(Tick({id: evidence for id, evidence in seen.items() if evidence}))
         self._write_down()  # what nobody had to be told, and what there was no room for
+        self._draw()
+
+    def _draw(self) -> None:
+        """The next point of the run's chart, about once a second."""
+        at = time.time()
+        if self._chart is not None and self._membership.end is None and self._chart.is_due(at):
+            now = point(self._membership.status(self._clock.now()), at)
+            if now is not None:
+                self._chart.add(now)
 
     def _be_found(self) -> None:
         """If somebody has deleted the run's folder: whom it has stays, and others find it once there is one again."""

@@ -51,6 +51,7 @@ from shoal.cluster.messages import (
     Ready,
     RefusalReason,
     Refuse,
+    SaveNow,
     ServiceMessage,
     SpansRecorded,
     ViewChange,
@@ -59,6 +60,7 @@ from shoal.cluster.messages import (
 from shoal.cluster.view import Member, View
 from shoal.config import Deadlines
 from shoal.errors import CutOff, PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged, WireError
+from shoal.observe.chart import shown
 from shoal.observe.recorder import Recorder
 from shoal.observe.time_shares import TimeShares
 from shoal.wire.connection import Connection, connect
@@ -128,6 +130,7 @@ class CoordinatorLink:
         self._results: dict[int, bytes] = {}
         self._candidates: tuple[Candidate, ...] = ()
         self._drain: str | None = None
+        self.save_now = False  # somebody has asked for a checkpoint; whoever begins one takes it back
         self._reading = threading.Lock()  # guards the two that follow, and the order of what the reader is told
         self._unread: list[bytes] = []  # for a reader that has not come yet
         self._reader: ServiceReader | None = None
@@ -488,6 +491,8 @@ class CoordinatorLink:
                     self._results[call] = result
                 case Drain(why):
                     self._drain = why
+                case SaveNow():
+                    self.save_now = True
                 case Post(name, value):
                     self._posts[name] = value
                 case End(ok=True):
@@ -555,7 +560,8 @@ class CoordinatorLink:
         rate = (trained - samples) / (now - began) if now > began else 0.0
         lately, memory = spent.since(before), resident_bytes()
         asks = self._clock_offset.ask(time.monotonic()) if self._clock_offset is not None else None
-        return Beat(step, activity, now - since, rate, exchanging, self.recorder.pieces, lately, memory, asks)
+        logs = shown(self.recorder.logs)
+        return Beat(step, activity, now - since, rate, exchanging, self.recorder.pieces, lately, memory, asks, logs)
 
     # Between the two --------------------------------------------------------------------------------
 

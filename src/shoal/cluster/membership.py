@@ -59,6 +59,7 @@ from shoal.cluster.messages import (
     Candidate,
     Candidates,
     Caught,
+    CheckpointRequest,
     ClockTold,
     Complaint,
     Decline,
@@ -75,6 +76,7 @@ from shoal.cluster.messages import (
     Ready,
     RefusalReason,
     Refuse,
+    SaveNow,
     ScaleRequest,
     ServiceMessage,
     SpansRecorded,
@@ -84,7 +86,7 @@ from shoal.cluster.messages import (
     WorkDone,
 )
 from shoal.cluster.patience import News, Wait, for_exchange, for_joining
-from shoal.cluster.requests import RunAsked, counted, decide, status
+from shoal.cluster.requests import AnyRequest, RunAsked, counted, decide, status
 from shoal.cluster.trouble import (
     Absent,
     Deserted,
@@ -229,7 +231,7 @@ class Membership:
         match event:
             case Said(link, StatusRequest()):
                 return [Tell((link,), self.status(now)), HangUp(link)]
-            case Said(link, DrainRequest() | ScaleRequest() | PlaceRequest() as request):
+            case Said(link, DrainRequest() | ScaleRequest() | CheckpointRequest() | PlaceRequest() as request):
                 return [*self._serve(link, request), HangUp(link)]
             case Said(link, Join()) if self.end is not None:
                 return [Tell((link,), Refuse(RefusalReason.OVER, self.end.reason)), HangUp(link)]
@@ -283,7 +285,7 @@ class Membership:
 
     def status(self, now: float) -> StatusReply:
         """The run as it is known now."""
-        return status(self._asked(), self._coordinator, self._started, now, self._losses)
+        return status(self._asked(), self._coordinator, self._started, now, self._losses, self.end)
 
     def _asked(self) -> RunAsked:
         return RunAsked(self._config, self._members, self.view, self.end is not None, self._most)
@@ -611,7 +613,7 @@ class Membership:
         newcomers = [state.member for state in wanted if state.counts and state.member and state.ready is not None]
         return self._publish([*self.view.workers, *newcomers])
 
-    def _serve(self, link: int, request: DrainRequest | ScaleRequest | PlaceRequest) -> list[Decision]:
+    def _serve(self, link: int, request: AnyRequest) -> list[Decision]:
         """What somebody asks from another terminal."""
         granted = decide(request, self._asked())
         self._most = granted.most
@@ -619,7 +621,8 @@ class Membership:
             self._members[granted.newcomer] = MemberState()
         more: list[Decision] = [WantWorkers(granted.more)] if granted.more else []
         offer = self._offer() if self.view and not self.end else []
-        return [Tell((link,), granted.answer), *self._drain(granted.leaving, granted.why), *more, *offer]
+        saves: list[Decision] = [Tell(self._links(), SaveNow())] if granted.saves else []
+        return [Tell((link,), granted.answer), *self._drain(granted.leaving, granted.why), *more, *offer, *saves]
 
     def _drain(self, ids: Sequence[str], why: str) -> list[Decision]:
         links = tuple(link for id in ids if (link := self._members[id].link) is not None)

@@ -17,6 +17,7 @@ import msgspec
 from shoal.cluster.identity import Identity
 from shoal.cluster.view import Member, View
 from shoal.config import RunConfig
+from shoal.observe.chart import ShownLogs
 from shoal.observe.phases import Activity
 from shoal.observe.time_shares import TimeShares
 from shoal.wire.messages import Message, MessageCodec
@@ -70,6 +71,7 @@ class Beat(Message, frozen=True):
     spent: TimeShares = TimeShares()  # in the last few beats
     memory: int = 0  # resident bytes of its process
     clock: float | None = None  # what its own clock says, if it wants to know what the coordinator's says
+    logs: ShownLogs = msgspec.field(default_factory=dict)  # of its last step or epoch
 
 
 class SpansRecorded(Message, frozen=True):
@@ -191,6 +193,10 @@ class Drain(Message, frozen=True):
     why: str
 
 
+class SaveNow(Message, frozen=True):
+    """Coordinator -> workers: a checkpoint is due. Whoever is the chief says so in its next note."""
+
+
 class Refuse(Message, frozen=True):
     """Coordinator -> whoever asked: no, and why. The connection closes after it."""
 
@@ -223,6 +229,10 @@ class ScaleRequest(Message, frozen=True):
     """Client -> coordinator: train with this many workers from now on. Answered with Answer."""
 
     workers: int
+
+
+class CheckpointRequest(Message, frozen=True):
+    """Client -> coordinator: write a checkpoint after the step that is going on. Answered with Answer."""
 
 
 class PlaceRequest(Message, frozen=True):
@@ -269,6 +279,14 @@ class MemberStatus(msgspec.Struct, frozen=True):
     silent: float  # seconds since it was last heard
     spent: TimeShares = TimeShares()  # lately
     memory: int = 0  # resident bytes
+    logs: ShownLogs = msgspec.field(default_factory=dict)  # of its last step or epoch
+
+
+class RunOutcome(msgspec.Struct, frozen=True):
+    """How a run ended."""
+
+    ok: bool
+    reason: str
 
 
 class StatusReply(Message, frozen=True):
@@ -285,6 +303,7 @@ class StatusReply(Message, frozen=True):
     logs: str
     members: tuple[MemberStatus, ...]
     losses: int = 0  # workers and servers that were lost
+    ended: RunOutcome | None = None  # None: it goes on
 
 
 TO_COORDINATOR = MessageCodec(
@@ -304,6 +323,7 @@ TO_COORDINATOR = MessageCodec(
     Caught,
     DrainRequest,
     ScaleRequest,
+    CheckpointRequest,
     PlaceRequest,
     ServiceMessage,
 )
@@ -315,6 +335,7 @@ FROM_COORDINATOR = MessageCodec(
     StatusReply,
     Candidates,
     Drain,
+    SaveNow,
     Finished,
     Answer,
     JoinerPlace,

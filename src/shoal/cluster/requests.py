@@ -12,10 +12,13 @@ from shoal.cluster.member_state import MemberState
 from shoal.cluster.messages import (
     Answer,
     Beat,
+    CheckpointRequest,
     DrainRequest,
+    End,
     JoinerPlace,
     MemberStatus,
     PlaceRequest,
+    RunOutcome,
     ScaleRequest,
     StatusReply,
 )
@@ -47,9 +50,13 @@ class Granted:
     why: str = ""  # they leave
     more: int = 0  # workers to start
     newcomer: str | None = None  # who is expected
+    saves: bool = False  # a checkpoint is due
 
 
-def decide(request: DrainRequest | ScaleRequest | PlaceRequest, run: RunAsked) -> Granted:
+AnyRequest = DrainRequest | ScaleRequest | CheckpointRequest | PlaceRequest
+
+
+def decide(request: AnyRequest, run: RunAsked) -> Granted:
     """What to make of a request."""
     if run.is_over:
         return _refuse(run, "the run is over")
@@ -62,6 +69,8 @@ def decide(request: DrainRequest | ScaleRequest | PlaceRequest, run: RunAsked) -
             return _drain(id, run)
         case ScaleRequest(workers):
             return _scale(workers, run.view, run)
+        case CheckpointRequest():
+            return _save(run)
 
 
 def _place(run: RunAsked) -> Granted:
@@ -98,11 +107,19 @@ def _scale(workers: int, view: View, run: RunAsked) -> Granted:
     )
 
 
+def _save(run: RunAsked) -> Granted:
+    if run.config.saving is None:
+        return _refuse(run, "this run writes no checkpoints: `shoal run --checkpoint DIR` says where")
+    return Granted(Answer(True, "a checkpoint is written after the next step of a fit"), run.most, saves=True)
+
+
 def _refuse(run: RunAsked, text: str) -> Granted:
     return Granted(Answer(False, text), run.most)
 
 
-def status(run: RunAsked, coordinator: Member, started: float, now: float, losses: int) -> StatusReply:
+def status(
+    run: RunAsked, coordinator: Member, started: float, now: float, losses: int, end: End | None = None
+) -> StatusReply:
     """The run as it is known now."""
     config = run.config
     return StatusReply(
@@ -120,6 +137,7 @@ def status(run: RunAsked, coordinator: Member, started: float, now: float, losse
             *(_line_of(id, state, run.view, now) for id, state in run.members.items()),
         ),
         losses=losses,
+        ended=RunOutcome(end.ok, end.reason) if end is not None else None,
     )
 
 
@@ -170,6 +188,7 @@ def _line(
         silent=silent,
         spent=spent,
         memory=beat.memory if beat else 0,
+        logs=beat.logs if beat else {},
     )
 
 

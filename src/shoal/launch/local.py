@@ -23,6 +23,7 @@ from shoal.launch.live_line import LiveLine
 from shoal.launch.outputs import Outputs, say
 from shoal.launch.plan import THIS_HOST, LaunchPlan, make_plan, new_run
 from shoal.launch.request import LaunchRequest
+from shoal.launch.served_page import ServedPage
 from shoal.launch.supervision.decisions import Supervision
 from shoal.launch.supervision.farewell import ENDING, SAVING
 from shoal.launch.supervision.heard_signals import HeardSignals
@@ -94,6 +95,8 @@ def supervise(
     with (
         closing(HeardSignals()) as signals,
         closing(KeptFolder(folder)) as kept,
+        # Closed after all others but these, so that whoever watches sees the end.
+        _page(plan, folder, environ, kept_logs),
         closing(LocalCoordination(folder, config, environ, kept_logs, members, claimed)) as coordination,
         closing(Outputs(kept_logs, lambda id: id == logs.CHIEF, config.verbose)) as outputs,
         closing(LocalLauncher(folder, outputs, plan.preload(THIS_HOST))) as launcher,
@@ -102,6 +105,15 @@ def supervise(
         look_every = FOLLOW_EVERY if config.verbose else WATCH_EVERY
         launchers = {THIS_HOST: launcher}
         return Supervisor(supervision, coordination, launchers, kept, signals, look_every).run()
+
+
+def _page(
+    plan: LaunchPlan, folder: Path, environ: Mapping[str, str], kept_logs: logs.Logs
+) -> contextlib.AbstractContextManager[object]:
+    """The process of the run's page, if one was asked for."""
+    if plan.dashboard is None:
+        return contextlib.nullcontext()
+    return closing(ServedPage(folder, plan.dashboard, environ, kept_logs, say))
 
 
 def _write_trace(logs_folder: Path, file: Path) -> None:

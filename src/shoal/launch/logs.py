@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from shoal.errors import UsageError
 from shoal.observe import record_files
+from shoal.observe.chart import CHART
 
 KEPT_RUNS = 20
 CHIEF = "worker-0"  # which has the terminal
@@ -28,7 +29,9 @@ def prepare(folder: Path, prune: bool) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "coordinator.log").touch()
-        path_of(folder, CHIEF).unlink(missing_ok=True)  # of another run with the same folder; it has one if it fails
+        # Of another run with the same folder. The chief has a log if it fails.
+        path_of(folder, CHIEF).unlink(missing_ok=True)
+        (folder / CHART).unlink(missing_ok=True)
         record_files.remove(folder)
     except OSError as error:
         raise UsageError(f"can't write logs to {folder}: {error.strerror}. Choose another with --logs.") from error

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from shoal.cluster.process_limits import check_processes
 from shoal.config import STRATEGIES, TRANSPORTS, Deadlines, RunConfig, Servers, Transport
 from shoal.errors import UsageError
 from shoal.launch import environment, logs
 from shoal.launch.backend_choice import choose_backend
 from shoal.launch.checkpoint_choice import resumed_by, saving_of
-from shoal.launch.limits import check_processes
 from shoal.launch.request import LaunchRequest
 from shoal.launch.script import BACKEND, find_script, read_script
 from shoal.observe.profiled_steps import ProfiledSteps
@@ -46,6 +46,7 @@ class LaunchPlan:
     token: Path | None = None  # where to write what a joining host needs
     preloads: bool = False  # keras may be imported before the script begins
     live: bool = False  # show how it goes on
+    dashboard: int | None = None  # the port of the run's page; 0: a free one; None: there is none
     trace: Path | None = None  # where to write one when the run is over
 
     @property
@@ -134,6 +135,7 @@ def make_plan(
         token=_token(request),
         preloads=preloads,
         live=request.live and not config.is_plain,
+        dashboard=request.dashboard,
         trace=_trace(request),
     )
 

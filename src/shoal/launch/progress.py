@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from shoal.cluster.messages import MemberStatus, StatusReply
+from shoal.cluster.figures import pace
+from shoal.cluster.messages import StatusReply
 from shoal.observe.time_shares import slowest, together
 
 _COMING = ("starting", "joined", "ready")
@@ -26,9 +25,3 @@ def progress(reply: StatusReply) -> str:
         *([shares] if (shares := str(together(member.spent for member in workers))) else []),
     ]
     return " · ".join(told)
-
-
-def pace(reply: StatusReply, workers: Sequence[MemberStatus]) -> float:
-    """Samples per second of all together: with all-reduce, each counts those of the steps that all commit."""
-    rates = [member.samples_per_second for member in workers]
-    return max(rates, default=0.0) if reply.strategy == "allreduce" else sum(rates)

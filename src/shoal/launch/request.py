@@ -40,3 +40,4 @@ class LaunchRequest:
     record: bool = True  # keep one of what members do
     trace: str | None = None  # the file to write one to
     live: bool = False  # show how it goes on
+    dashboard: int | None = None  # the port of the run's page; 0: a free one

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from shoal.observe.phases import Activity, Phase, TimeUse
@@ -61,6 +61,7 @@ class Recorder:
         self.begun = self.now.since  # what it does, exchanging or not
         self.samples = 0  # that were trained on in all
         self.pieces = 0  # that batches are cut into
+        self.logs: Mapping[str, object] = {}  # of the last step or epoch: replaced whole, never changed
         self._seconds = dict.fromkeys(TimeUse, 0.0)  # of all phases that are over
         self._ring: deque[_Recorded] = deque(maxlen=ring)
         self._recorded = 0

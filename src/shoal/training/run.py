@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, Protocol, TypeVar
 
+from shoal.cluster.figures import GlobalFigures
 from shoal.cluster.snapshot_files import SnapshotFiles
 from shoal.codecs.codec import AbstractCodec
 from shoal.collectives.group import WorkerGroup
@@ -34,6 +35,8 @@ class Run(Protocol):
     @property
     def saving(self) -> Saving | None:
         """Where and how often checkpoints are written, if at all."""
+
+    save_now: bool  # somebody has asked for a checkpoint; taken back when one begins
 
     @property
     def drains(self) -> bool:
@@ -136,6 +139,12 @@ class Run(Protocol):
 
     def count(self, samples: int, pieces: int | None = None) -> None:
         """Samples that a committed step has trained on, and the pieces that batches are cut into."""
+
+    def show(self, logs: Mapping[str, object]) -> None:
+        """The logs of a step or an epoch, as the callbacks get them: for whoever watches the run."""
+
+    def figures(self) -> GlobalFigures | None:
+        """Of all workers together; None if nobody coordinates them. Waits for an answer; WireError if there is none."""
 
     def announce(self, what: str, path: str, failure: bytes = b"") -> None:
         """Tells the other workers that the chief has written a file they may wait for, or why it failed."""

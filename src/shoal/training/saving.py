@@ -64,6 +64,7 @@ class Saver:
         servers: ServersParts | None = None,
     ) -> None:
         """`servers`: those that hold the optimizer's state write it."""
+        self._asked = run
         self._happened = run.happened
         self._folder = Path(saving.folder)
         self._schedule = parse(saving.every)
@@ -85,7 +86,12 @@ class Saver:
     def is_due(self, step: int) -> bool:
         """For the chief's note."""
         idle = self._open is None and not self._writer.busy
-        return idle and self._schedule.due(step, self._last_step, time.monotonic() - self._last_time)
+        return idle and (self._asked.save_now or self._schedule.due(step, self._last_step, self._seconds))
+
+    @property
+    def _seconds(self) -> float:
+        """Since the last checkpoint was taken."""
+        return time.monotonic() - self._last_time
 
     def word(self) -> NotedPart | None:
         """For the next note: what became of this worker's part, once that is known."""
@@ -121,6 +127,7 @@ class Saver:
         The chief has the servers copy what they have, too; in asynchronous training, in a pause that it asked for.
         """
         self._last_step, self._last_time = step, time.monotonic()
+        self._asked.save_now = False
         if self._writer.busy:
             return
         tensors = self._named(given.arrays)

@@ -10,6 +10,7 @@ import keras
 from shoal.hook import keras_private
 from shoal.hook.calls.callback_state import capture, restore
 from shoal.hook.calls.chief import callback_list
+from shoal.hook.monitor import Monitor
 from shoal.strategies.schema import Array
 from shoal.training.logs import Logs
 from shoal.training.prepared import FitArguments
@@ -25,9 +26,12 @@ class KerasCallbacks:
         self.listed = callback_list(
             model, arguments.callbacks, arguments.verbose, run, history=True, epochs=arguments.epochs, steps=steps
         )
+        self._show = run.show
+        for each in given_callbacks(arguments.callbacks):
+            if isinstance(each, Monitor):
+                each.watch(run)
         # Called for every batch: without a step in between.
         self.on_train_batch_begin = self.listed.on_train_batch_begin
-        self.on_train_batch_end = self.listed.on_train_batch_end
 
     def on_train_begin(self) -> None:
         self.listed.on_train_begin()
@@ -38,7 +42,12 @@ class KerasCallbacks:
     def on_epoch_begin(self, epoch: int) -> None:
         self.listed.on_epoch_begin(epoch)
 
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
+        self._show(logs)
+        self.listed.on_train_batch_end(batch, logs)
+
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        self._show(logs)
         self.listed.on_epoch_end(epoch, logs)
 
     def first_epoch(self, given: int) -> int:

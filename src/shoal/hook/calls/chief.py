@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import keras
 
 from shoal.hook import keras_private
+from shoal.hook.monitor import Monitor
 
 _WRITERS = (
     keras.callbacks.BackupAndRestore,
@@ -21,6 +22,7 @@ _WRITERS = (
     keras.callbacks.TensorBoard,
     keras.callbacks.RemoteMonitor,
     keras.callbacks.ProgbarLogger,
+    Monitor,
 )
 # Packages whose callbacks report to somewhere: they are not imported to be known.
 _REPORTERS = (

@@ -1,0 +1,73 @@
+"""The figures of a whole run, from what its coordinator answers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from shoal.cluster.messages import MemberStatus, StatusReply
+from shoal.cluster.view import number_of
+from shoal.observe.chart import ChartPoint, ShownLogs
+from shoal.observe.phases import TimeUse
+from shoal.observe.time_shares import together
+
+
+class GlobalFigures(msgspec.Struct, frozen=True):
+    """How the run goes on, as one."""
+
+    step: int
+    workers: int  # that train
+    samples_per_second: float
+    losses: int  # workers and servers that were lost so far
+    shares: dict[TimeUse, float]  # of the workers' time in the last seconds; they add up to 1
+    logs: ShownLogs  # the chief's: loss and metrics of the whole batch
+
+
+def figures(reply: StatusReply) -> GlobalFigures:
+    """Of the workers that train now; of a run that is over, of those that finished."""
+    workers = at_work(reply)
+    spent = together(member.spent for member in workers)
+    chief = min(workers, key=lambda member: number_of(member.id), default=None)
+    return GlobalFigures(
+        max((member.step for member in workers), default=0),
+        len(workers),
+        pace(reply, workers),
+        reply.losses,
+        {use: spent.share(use) for use in TimeUse if use is not TimeUse.OTHER},
+        chief.logs if chief is not None else {},
+    )
+
+
+def named_figures(of: GlobalFigures) -> dict[str, float]:
+    """For whoever keeps numbers by name. Loss and metrics are left out: Keras hands those to every callback."""
+    shares = {f"shoal/time/{use}": share for use, share in of.shares.items()}
+    return {
+        "shoal/samples_per_second": of.samples_per_second,
+        "shoal/workers": float(of.workers),
+        "shoal/losses": float(of.losses),
+        **shares,
+    }
+
+
+def at_work(reply: StatusReply) -> list[MemberStatus]:
+    """The workers that train, or else those that have."""
+    for state in ("training", "finished"):
+        found = [member for member in reply.members if member.role == "worker" and member.state == state]
+        if found:
+            return found
+    return []
+
+
+def pace(reply: StatusReply, workers: Sequence[MemberStatus]) -> float:
+    """Samples per second of all together: with all-reduce, each counts those of the steps that all commit."""
+    rates = [member.samples_per_second for member in workers]
+    return max(rates, default=0.0) if reply.strategy == "allreduce" else sum(rates)
+
+
+def point(reply: StatusReply, at: float) -> ChartPoint | None:
+    """For the run's chart; None before its first step, and when nobody trains."""
+    if not any(member.role == "worker" and member.state == "training" for member in reply.members):
+        return None
+    now = figures(reply)
+    return ChartPoint(at, now.step, now.samples_per_second, now.workers, now.logs) if now.step else None

@@ -1,0 +1,62 @@
+"""What is asked of a coordinator from outside, and the figures that it answers with."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from shoal.cluster.figures import figures, named_figures, point
+from shoal.cluster.messages import Answer, CheckpointRequest, MemberStatus, StatusReply
+from shoal.cluster.requests import RunAsked, decide
+from shoal.cluster.view import Member, View
+from shoal.config import RunConfig, Saving
+from shoal.observe.phases import TimeUse
+from shoal.observe.time_shares import TimeShares
+
+
+def asked(saving: Saving | None, is_over: bool = False) -> RunAsked:
+    view = View.of(1, [Member("worker-0", "worker", 1, "h", "m", "unix:x")], True, 0)
+    return RunAsked(RunConfig("r", 2, 1, "jax", "t.py", least=1, saving=saving), {}, view, is_over, 2)
+
+
+def test_a_checkpoint_is_granted_where_checkpoints_are_written_and_the_run_goes_on() -> None:
+    granted = decide(CheckpointRequest(), asked(Saving("/ck")))
+    assert granted.saves
+    assert isinstance(granted.answer, Answer)
+    assert granted.answer.ok
+    for refused in (decide(CheckpointRequest(), asked(None)), decide(CheckpointRequest(), asked(Saving("/ck"), True))):
+        assert not refused.saves
+        assert isinstance(refused.answer, Answer)
+        assert not refused.answer.ok
+
+
+def worker(number: int, state: str, rate: float, waits: float, loss: float) -> MemberStatus:
+    spent = TimeShares({TimeUse.COMPUTING: 1.0 - waits, TimeUse.WAITING: waits})
+    step, logs = 10 + number, {"loss": loss}
+    return MemberStatus(f"worker-{number}", "worker", 1, "h", state, step, "", "", rate, 0.0, spent, 5, logs)
+
+
+def reply(strategy: str, *members: MemberStatus) -> StatusReply:
+    return StatusReply("r", "t.py", "jax", strategy, 2, 1, 1, 9.0, "", members, losses=1)
+
+
+def test_the_figures_of_a_run_are_those_of_its_workers_together() -> None:
+    workers = [worker(10, "training", 80.0, 0.5, 3.0), worker(2, "training", 100.0, 0.0, 1.0)]
+    workers.append(worker(1, "lost", 70.0, 0.9, 9.0))
+    found = figures(reply("allreduce", *workers))
+    assert (found.workers, found.step, found.samples_per_second, found.losses) == (2, 20, 100.0, 1)
+    assert found.shares[TimeUse.WAITING] == pytest.approx(0.25)
+    assert found.logs == {"loss": 1.0}  # the chief's: the lowest number counts, not the first text
+    assert figures(reply("ps", *workers)).samples_per_second == 180.0
+    named = named_figures(found)
+    assert named["shoal/samples_per_second"] == 100.0
+    assert named["shoal/time/waiting"] == pytest.approx(0.25)
+    assert all(isinstance(value, float) for value in named.values())
+
+
+def test_of_a_run_that_is_over_those_count_who_finished_and_nothing_is_drawn() -> None:
+    over = reply("allreduce", worker(0, "finished", 0.0, 0.0, 1.0), worker(1, "lost", 0.0, 0.0, 1.0))
+    assert figures(over).workers == 1
+    assert point(over, 1.0) is None
+    begun = reply("allreduce", msgspec.structs.replace(worker(0, "training", 0.0, 0.0, 1.0), step=0))
+    assert point(begun, 1.0) is None
