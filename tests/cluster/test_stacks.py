@@ -23,6 +23,7 @@ lock = threading.Lock()
 def holds_it():
     with lock: threading.Event().wait()
 threading.Thread(target=holds_it, name='holder', daemon=True).start()
+while not lock.locked(): pass
 def wants_it():
     with lock: pass
 """

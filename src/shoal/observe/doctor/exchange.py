@@ -11,6 +11,7 @@ from shoal.observe.phases import TimeUse
 # Seconds of a piece, and of one with few rows: about what it takes to call a backend at all.
 _SHORT, _SHORT_FOR_FEW = 0.002, 0.01
 _FEW = 16  # rows
+_MUCH_FOR_SERVERS = 0.25  # to ask and be answered takes some, where nothing is wrong
 _OF_CALLING = 0.5  # of such a piece's time, at least
 
 
@@ -31,7 +32,7 @@ def exchanging(facts: RunFacts) -> Iterator[Finding]:
 def servers(facts: RunFacts) -> Iterator[Finding]:
     """Of asynchronous training: who waits there waits for servers."""
     share = facts.share(TimeUse.WAITING)
-    if facts.synchronous or share < WORTH_IT:
+    if facts.synchronous or share < _MUCH_FOR_SERVERS:
         return
     busiest = max(facts.workers, key=lambda worker: worker.counted.sent + worker.counted.shared)
     yield Finding(
@@ -59,11 +60,15 @@ def small_pieces(facts: RunFacts) -> Iterator[Finding]:
     yield Finding(
         lost,
         f"the pieces are small: {worker.id} computes {load:.0f} of {facts.pieces} in a step, of "
-        f"{rows:.0f} rows and {duration(seconds)} each, much of which is spent on calling the backend",
+        f"{_rows(rows)} and {duration(seconds)} each, much of which is spent on calling the backend",
         f"Fewer pieces: without `--pieces` there are as many as workers, {len(facts.workers)}, unless their speeds "
         "differ. Or a larger batch.",
         FindingKind.SMALL_PIECES,
     )
+
+
+def _rows(number: float) -> str:
+    return "1 row" if round(number) == 1 else f"{number:.0f} rows"
 
 
 def _on_the_way(worker: WorkerFacts) -> str:
@@ -85,7 +90,7 @@ def _gain(share: float) -> float:
 
 
 def _remedy(worker: WorkerFacts) -> str:
-    if worker.counted.arriving:
+    if worker.counted.arrived:
         return "Or a faster link between the hosts; or fewer hosts, with more workers on each."
     return "On one host, fewer workers with more `--threads` each exchange less."
 
