@@ -15,6 +15,7 @@ from shoal.collectives.group import AbstractExchange, AbstractGroup, Alone, Peer
 from shoal.collectives.layout import Array, Loan, VectorLayout
 from shoal.collectives.tree import Node, cover, split
 from shoal.errors import Diverged, UsageError
+from shoal.observe.counters import Traffic
 
 from .harness import evenly, run_group
 
@@ -184,6 +185,31 @@ def test_between_hosts_each_element_crosses_once_per_sum_of_a_host(hosts: str, s
         crossed = sum(far for rank, (_, far) in enumerate(counts) if hosts[rank] == host)
         must = (sums + 1) * layout.nbytes // 2
         assert must <= crossed <= must + 4 * 400
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp", "ab", "aa"])
+def test_what_a_worker_gives_to_others_is_counted_by_its_way(transport: str, tmp_path: Path) -> None:
+    layout = VectorLayout(1 << 24)
+
+    def count(group: AbstractGroup) -> Traffic:
+        assert isinstance(group, PeerGroup)
+        exchange = group.open(layout, 1)
+        exchange.reduce("step", 2, (range(1), range(1, 2)), b"")
+        sent = sum(connection.bytes_sent for connection in group._meeting._connections.values())
+        exchange.close()
+        assert group._meeting.traffic.sent == sent
+        return group._meeting.traffic
+
+    for traffic in run_group(2, transport, tmp_path, count):
+        if transport in ("shm", "aa"):
+            assert (traffic.shared, traffic.arrived) == (layout.nbytes, 0)
+            assert traffic.sent < 2000
+        else:
+            assert traffic.shared == 0
+            assert layout.nbytes <= traffic.sent < layout.nbytes + 2000
+            # More than a socket holds: the rest comes while it is waited for, which is no waiting for a peer.
+            assert 0 < traffic.arrived <= layout.nbytes
+            assert traffic.arriving > 0.0
 
 
 def test_over_shared_memory_only_headers_are_sent(tmp_path: Path) -> None:
