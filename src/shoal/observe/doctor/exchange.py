@@ -59,11 +59,15 @@ def small_pieces(facts: RunFacts) -> Iterator[Finding]:
     yield Finding(
         lost,
         f"the pieces are small: {worker.id} computes {load:.0f} of {facts.pieces} in a step, of "
-        f"{rows:.0f} rows and {duration(seconds)} each, much of which is spent on calling the backend",
+        f"{_rows(rows)} and {duration(seconds)} each, much of which is spent on calling the backend",
         f"Fewer pieces: without `--pieces` there are as many as workers, {len(facts.workers)}, unless their speeds "
         "differ. Or a larger batch.",
         FindingKind.SMALL_PIECES,
     )
+
+
+def _rows(number: float) -> str:
+    return "1 row" if round(number) == 1 else f"{number:.0f} rows"
 
 
 def _on_the_way(worker: WorkerFacts) -> str:
@@ -85,7 +89,7 @@ def _gain(share: float) -> float:
 
 
 def _remedy(worker: WorkerFacts) -> str:
-    if worker.counted.arriving:
+    if worker.counted.arrived:
         return "Or a faster link between the hosts; or fewer hosts, with more workers on each."
     return "On one host, fewer workers with more `--threads` each exchange less."
 
