@@ -63,8 +63,7 @@ def for_nobody(members: Mapping[str, Beat], where: Mapping[str, Whereabouts], re
         return None
     seconds = min(beat.lasting for beat in stuck)
     told = "; ".join(f"{id} is {where[id]}" for id in members)
-    who = "no worker has got on" if len(members) > 1 else f"{next(iter(members))} has not got on"
-    return Wait(seconds, 2 * remark, f"{who} for {seconds:.0f} s: {told}", tuple(members)[:_SHOWN])
+    return Wait(seconds, 2 * remark, f"no worker has got on for {seconds:.0f} s: {told}", tuple(members)[:_SHOWN])
 
 
 def _waits_for(beat: Beat, chief: str) -> bool:
