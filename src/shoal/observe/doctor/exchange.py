@@ -11,6 +11,7 @@ from shoal.observe.phases import TimeUse
 # Seconds of a piece, and of one with few rows: about what it takes to call a backend at all.
 _SHORT, _SHORT_FOR_FEW = 0.002, 0.01
 _FEW = 16  # rows
+_MUCH_FOR_SERVERS = 0.25  # to ask and be answered takes some, where nothing is wrong
 _OF_CALLING = 0.5  # of such a piece's time, at least
 
 
@@ -31,7 +32,7 @@ def exchanging(facts: RunFacts) -> Iterator[Finding]:
 def servers(facts: RunFacts) -> Iterator[Finding]:
     """Of asynchronous training: who waits there waits for servers."""
     share = facts.share(TimeUse.WAITING)
-    if facts.synchronous or share < WORTH_IT:
+    if facts.synchronous or share < _MUCH_FOR_SERVERS:
         return
     busiest = max(facts.workers, key=lambda worker: worker.counted.sent + worker.counted.shared)
     yield Finding(
