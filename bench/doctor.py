@@ -140,7 +140,7 @@ SCENES = [
     Scene("little memory", "memory", "undisturbed", "-n 2 --threads 1 --backend torch", doctor=small_container),
     Scene("throttled link", "exchange", "link", ""),
     *UNDISTURBED,
-    Scene("undisturbed, servers", None, "undisturbed", "-n 2 --threads 1 --backend torch --strategy ps --servers 1"),
+    Scene("undisturbed, servers", None, "undisturbed", "-n 1 --threads 1 --backend torch --strategy ps --servers 1"),
     Scene("unequal, balanced", None, "unequal", "-n 2 --threads 1 --backend torch --pieces 8"),
 ]
 

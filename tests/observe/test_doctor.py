@@ -181,6 +181,12 @@ def test_more_workers_than_cores() -> None:
     )
 
 
+def test_servers_need_cores_too() -> None:
+    workers = tuple(worker(number, counted=pieces(starved=30.0)) for number in range(2))
+    (only,) = examine(RunFacts(workers, 2, 1, cores=2, servers=1))
+    assert only.what.startswith("2 workers and 1 server with 1 thread each share 2 cores")
+
+
 def test_cores_that_other_programs_use() -> None:
     (only,) = found(*(worker(number, counted=pieces(starved=40.0)) for number in range(2)), cores=2)
     assert only.what.startswith("other programs use the workers' cores: they were ready to run")

@@ -69,6 +69,7 @@ def facts_of(reply: StatusReply) -> RunFacts:
         os.cpu_count() if here else None,
         _memory() if here else None,
         not any(member.counted.asynchronous for member in workers),
+        sum(member.role == "server" for member in reply.members),
     )
 
 

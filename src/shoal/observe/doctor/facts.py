@@ -70,6 +70,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     cores: int | None = None  # of this host, on which all workers are
     memory: int | None = None  # bytes of this host that may be used
     synchronous: bool = True  # all take every step together: who is late holds up everybody
+    servers: int = 0  # on this host
 
     def share(self, use: TimeUse) -> float:
         """Of the time of all workers."""

@@ -14,7 +14,7 @@ _NEARLY_ALL = 0.9  # of a host's memory
 
 def cores(facts: RunFacts) -> Iterator[Finding]:
     """Every worker lacks cores. Where one does, it is slower than the others."""
-    wanted = len(facts.workers) * facts.threads
+    wanted = (len(facts.workers) + facts.servers) * facts.threads
     too_many = facts.cores is not None and wanted > facts.cores
     if min(worker.starved for worker in facts.workers) >= WORTH_IT:
         share = mean(worker.starved for worker in facts.workers)
@@ -29,8 +29,7 @@ def cores(facts: RunFacts) -> Iterator[Finding]:
     if too_many:
         yield Finding(
             share,
-            f"{len(facts.workers)} workers with {_threads(facts.threads)} share {facts.cores} cores: they were "
-            f"{lacking}",
+            f"{_members(facts)} with {_threads(facts.threads)} share {facts.cores} cores: they were {lacking}",
             "Start as many workers as there are cores, or fewer with more `--threads`.",
             FindingKind.CORES,
         )
@@ -52,6 +51,11 @@ def memory(facts: RunFacts) -> Iterator[Finding]:
             "The system will swap, or kill one. Start fewer workers, or load less in each.",
             FindingKind.MEMORY,
         )
+
+
+def _members(facts: RunFacts) -> str:
+    servers = {0: "", 1: " and 1 server"}.get(facts.servers, f" and {facts.servers} servers")
+    return f"{len(facts.workers)} worker{'' if len(facts.workers) == 1 else 's'}{servers}"
 
 
 def _threads(number: int) -> str:
