@@ -129,7 +129,7 @@ def test_losses_in_float16_are_scaled_by_what_the_servers_say_also_asynchronousl
         ("plain", partial(trainings.plain, "torch")),
         ("served", partial(trainings.shoal, "torch", "-n 1 --strategy ps --servers 1 --staleness inf")),
     ):
-        succeeded(train("half_precision.py", trainings.folder / name))
+        succeeded(train("float16_from_zero.py", trainings.folder / name))
         losses.append(json.loads((trainings.folder / name).read_text()))
     assert losses[1] == pytest.approx(losses[0], rel=0.2, abs=0.02)
 

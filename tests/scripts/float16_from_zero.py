@@ -1,4 +1,4 @@
-"""Trains a linear model in float16 whose weights begin at zero, and tells its losses: `half_precision.py OUT`."""
+"""Trains a linear model in float16 whose weights begin at zero, and tells its losses: `float16_from_zero.py OUT`."""
 
 from __future__ import annotations
 
