@@ -15,21 +15,17 @@ TOLERANCE = {"mixed_bfloat16": 4e-3, "mixed_float16": 1e-3}
 # Where programs are compiled: what the backends' engines do each in their own way.
 SHORT = {
     "jax": (
-        "sample_weights",
         "regularisation_and_add_loss",
         "gradient_accumulation",
         "mixed_float16",
         "custom_train_step",
         "metrics_and_predict",
-        "tf_dataset",
         "callbacks_that_decide",
     ),
     "tensorflow": (
         "ema",
-        "mixed_bfloat16",
         "several_inputs_and_outputs",
         "variables_in_another_order",
-        "validation",
         "ragged",
         "generator",
         "callbacks_that_decide",

@@ -48,7 +48,7 @@ def test_synchronous_training_has_the_bits_of_all_reduce_with_any_number_of_serv
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize(("backend", "bound"), [full("jax", "3"), ("tensorflow", "inf"), ("torch", "1")])
+@pytest.mark.parametrize(("backend", "bound"), [full("jax", "3"), full("tensorflow", "inf"), ("torch", "1")])
 def test_every_sample_counts_once_in_every_epoch_and_no_update_is_too_stale(
     trainings: Trainings, backend: str, bound: str
 ) -> None:
