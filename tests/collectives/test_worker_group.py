@@ -651,7 +651,7 @@ def test_a_newcomer_that_nobody_can_tell_anything_waits_for_another_view(crew: C
         admit = offered(mate)
 
         def act(group: AbstractGroup) -> Result:
-            views.append(mate.coordinator_link.view.number)
+            views.append(mate.worker_group.view)
             if mate.worker_group.view == 2:
                 mate.coordinator_link.admit(2, admit)  # too early, in the middle of an act
                 mate.wait_view(3)
