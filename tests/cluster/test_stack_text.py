@@ -36,7 +36,8 @@ def test_the_thread_that_was_asked_comes_first_and_shoals_calls_are_counted() ->
         for line in (
             HEAD,
             call(f"{STDLIB}/threading.py", "wait"),
-            "  … 5 calls within Shoal",
+            call(SHOAL / "training/fit_loop.py", "run"),
+            "  … 4 calls within Shoal",
             call("/x/train.py", "<module>"),
             OTHER,
             call("/x/data.py", "next_batch"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -395,3 +396,26 @@ def test_a_stream_has_an_order_of_its_own(worker_group: Callable[..., Workers]) 
     among = worker_group(1, numbered(3))
     among.streams[0].use_seed(3)
     assert among.epoch() == numbered(3)
+
+
+def test_a_pass_that_takes_long_to_end_does_not_hold_up_the_next_one() -> None:
+    """As iterators of TensorFlow do at times, and loaders that wait for their processes."""
+    may_end, has_ended = threading.Event(), threading.Event()
+
+    def given() -> Iterator[list[int]]:
+        try:
+            yield from numbered(3)
+        finally:
+            may_end.wait(30)
+            has_ended.set()
+
+    among = Workers([Stream("fit", Restartable(given), lambda batch: ([np.array(batch)], "leaf"), 2)])
+    try:
+        assert among.epoch(0) == numbered(2)
+        assert among.epoch(1) == numbered(2)
+        assert not has_ended.is_set()
+        may_end.set()
+        assert has_ended.wait(30)
+    finally:
+        may_end.set()
+        among.close()

@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 _MOST_LINES = 40
+_HERE = 2  # calls that are shown whoever they are of: it may be Shoal that hangs
 _FOLDED = 3  # calls of Shoal's own in a row, and more
 _CALL = re.compile(r'\s*File "(?P<path>.*)", line \d+ in ')
 _SHOAL = f"{Path(__file__).parent.parent}/"
@@ -37,9 +38,10 @@ def _threads(lines: Sequence[str]) -> list[list[str]]:
 
 
 def _folded(calls: Sequence[str]) -> Iterator[str]:
-    """Without what runs the script, and with Shoal's own calls counted."""
+    """Without what runs the script, and with Shoal's own calls counted, but for where it stands."""
     until = next((place for place, call in enumerate(calls) if call.startswith(_BELOW)), len(calls))
-    for is_shoals, run in groupby(calls[:until], _is_shoals):
+    yield from calls[: min(until, _HERE)]
+    for is_shoals, run in groupby(calls[_HERE:until], _is_shoals):
         found = list(run)
         yield from [f"  … {len(found)} calls within Shoal"] if is_shoals and len(found) >= _FOLDED else found
 

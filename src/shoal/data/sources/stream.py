@@ -9,6 +9,7 @@ All know how far the stream has been read, so that the next chief can go to the 
 from __future__ import annotations
 
 import itertools
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -173,7 +174,8 @@ class Stream(AbstractSource):
         self._start = Bookmark(self._start.used - first, self._start.drawn)
         if self._start.used + first > 0 or (self._keeps and self._pass == self._start.drawn):
             return  # a pass goes on; or it is begun again, and what has been read of it is kept
-        self._iterator = self._next = self._batch = None
+        self._let_go()
+        self._next = self._batch = None
         self._read = self._kept_bytes = 0
         self._kept = {}
 
@@ -206,6 +208,12 @@ class Stream(AbstractSource):
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _let_go(self) -> None:
+        """Of the last pass. To end it may take its time: TensorFlow has taken seconds, a loader ends its processes."""
+        ended, self._iterator = [self._iterator], None
+        if ended != [None]:
+            threading.Thread(target=ended.clear, name="shoal-stream-ends", daemon=True).start()
 
     def _next_batch(self, step: int) -> Rows | None:
         number = self._start.used + step
