@@ -116,11 +116,11 @@ def test_whoever_is_killed_no_update_is_lost_or_doubled(trainings: Trainings) ->
         assert one == found[0]
     assert all(int(most) <= 3 for _, _, most, _ in OBSERVED.findall(said))
     epochs, lost = len(found[0]["history"][0]["ledger"]), killer.killed["worker"] + killer.killed["server"]
-    assert (
+    done = (
         f"shoal: 1 fit, 1 evaluation, 1 prediction · {13 * epochs:,} steps · {SAMPLES * epochs:,} samples · 3 workers"
-        in said
     )
-    assert f", {lost} losses survived\n" in said
+    # Who replaces the last one that was killed may come too late to finish.
+    assert re.search(rf"{re.escape(done)}( at the start, \d at the end)?, {lost} losses survived\n", said), said[-2000:]
 
 
 def test_losses_in_float16_are_scaled_by_what_the_servers_say_also_asynchronously(trainings: Trainings) -> None:
