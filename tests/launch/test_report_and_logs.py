@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from shoal.cluster.messages import End, WorkDone
@@ -80,6 +81,12 @@ def test_under_the_summary_is_where_the_time_went_what_was_saved_and_what_was_se
         "shoal:   checkpoints  3, the last of step 1,500",
         "shoal:   exchanged    2.4 GB through shared memory · 640 bytes over sockets",
     ]
+
+
+def test_workers_that_came_late_do_not_know_of_all_checkpoints():
+    work = WorkDone({"fit": 1}, 20, 640, counted=WorkerFigures(checkpoints=2, saved=15))
+    end = msgspec.structs.replace(finished(work), losses=1)
+    assert "shoal:   checkpoints  at least 2, the last of step 15" in report.summary(end, config()).splitlines()
 
 
 def test_a_script_that_never_trained_is_told_so_and_what_to_do():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shoal.checkpoint.drafts import step_of
-from shoal.cluster.messages import End, WorkDone
+from shoal.cluster.messages import End
 from shoal.config import RunConfig, Servers
 from shoal.launch import logs
 from shoal.observe.amounts import amount
@@ -38,15 +38,16 @@ def summary(end: End, config: RunConfig) -> str:
     steps = _count(work.steps, "step") + (f", from step {begun:,} on" if begun else "")
     trained = [steps, _count(work.samples, "sample")] if work.steps else ["nothing was trained"]
     done = f"shoal: {' · '.join([*([calls] if calls else []), *trained, _workers(end, config)])}"
-    return "\n".join([done, *(f"shoal:   {name:<13}{told}" for name, told in _rows(work) if told)])
+    return "\n".join([done, *(f"shoal:   {name:<13}{told}" for name, told in _rows(end) if told)])
 
 
-def _rows(work: WorkDone) -> list[tuple[str, str]]:
+def _rows(end: End) -> list[tuple[str, str]]:
     """What there is to say of a training beside what was done, by its name; empty texts are left out."""
-    counted = work.counted
+    work, counted = end.work, end.work.counted
     if not work.steps:
         return []
-    saved = f"{counted.checkpoints:,}, the last of step {counted.saved:,}" if counted.checkpoints else ""
+    least = "at least " if end.losses else ""  # who came in another's place has not seen those before
+    saved = f"{least}{counted.checkpoints:,}, the last of step {counted.saved:,}" if counted.checkpoints else ""
     ways = {"through shared memory": counted.shared, "over sockets": counted.sent}
     return [
         ("time", str(work.spent)),
