@@ -77,9 +77,14 @@ class RunConfig(msgspec.Struct, frozen=True):
     trace: bool = False  # somebody wants all of the record, not only the last of it
 
     @property
+    def is_single(self) -> bool:
+        """One process executes the script, now and later: nobody is replaced, and nobody can join."""
+        return self.workers == 1 and self.servers is None and self.least is None
+
+    @property
     def is_plain(self) -> bool:
         """One worker, now and later, and nothing to write or to go on from: Keras does it all."""
-        return self.workers == 1 and self.servers is None and self.saving is None and self.resume is None
+        return self.is_single and self.saving is None and self.resume is None
 
     @property
     def is_on_one_host(self) -> bool:

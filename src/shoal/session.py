@@ -148,6 +148,10 @@ class Session:
         return self.rank == 0
 
     @property
+    def is_single(self) -> bool:
+        return self._config is None or self._config.is_single
+
+    @property
     def is_plain(self) -> bool:
         """One worker, now and later, and nothing to write or to go on from: Keras does it all."""
         return self._config is None or self._config.is_plain
@@ -540,7 +544,7 @@ def _hear(page: StatusPage, profile: StepProfile, moment: Moment) -> None:
 
 def _files(config: RunConfig, member: str, folder: Path) -> Files | None:
     """For a run in which several processes execute the script."""
-    if config.workers == 1 and config.servers is None:
+    if config.is_single:
         return None
     own = [config.logs, config.saving.folder if config.saving is not None else "", config.resume or ""]
     return files.start(folder, member, filter(None, own), os.environ, partial(folders.remember, folder))

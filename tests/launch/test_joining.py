@@ -96,3 +96,20 @@ def test_a_guest_whose_launcher_is_killed_leaves_with_all_that_it_started(world:
     eventually(lambda: not any("sleep" in process.cmdline() for process in world.processes()), "its child is gone")
     assert run.process.poll() is None, "the run goes on"
     end(world, run)
+
+
+def test_two_guests_of_one_host_come_to_a_run_of_one_worker(world: World, address: str) -> None:
+    key = world.folder / "ticket"
+    run = world.run(WAIT, "-n", 1, "--threads", 1, "--address", address, "--key-file", key)
+    eventually(lambda: len(world.marks("up")) == 1, "it is up")
+    port = address.rpartition(":")[2]
+    guest = world.shoal("join", f"localhost:{port}", "-n", 2, "--key-file", key, world.folder / "train.py")
+    eventually(lambda: len(world.marks("up")) == 3, "the guests are up")
+    assert "as worker-1000, worker-1001" in guest.err
+    os.kill(guest.pid("worker-1001"), signal.SIGKILL)
+    eventually(lambda: len(world.marks("up")) == 4, "another has come")
+    end(world, run)
+    assert guest.wait() == 0, guest.err
+    (logs,) = (world.folder / "state" / "shoal" / "logs").glob("*@*")
+    assert (logs / "worker-1000.log").read_text() == "worker-1000 is here\n"
+    assert str(logs) in guest.err

@@ -242,10 +242,8 @@ def test_modules_are_found_without_being_imported(environ, tmp_path, monkeypatch
         ({**PS, "staleness": "much"}, "--staleness much: expected 0, a number of updates, or inf"),
         ({**PS, "address": "127.0.0.1:0"}, "--address and --key-file are for workers on other hosts"),
         ({**PS, "key_file": "ticket"}, "--address and --key-file are for workers on other hosts"),
-        (
-            {"address": "127.0.0.1:0", "key_file": "ticket"},
-            "--key-file ticket is for workers that join, and nobody can join a run of one worker: .*-n 2",
-        ),
+        ({"workers": 2, "address": "2001:db8::1:4321"}, r"an IPv6 address stands in brackets"),
+        ({"workers": 2, "address": "no.such.host.invalid:1"}, "there is no host 'no.such.host.invalid'"),
         (
             {"workers": 2, "fail_fast": True, "address": "127.0.0.1:0", "key_file": "ticket"},
             "nobody can join a run that was started with --fail-fast",

@@ -106,14 +106,33 @@ def test_a_secret_that_others_may_read_is_refused(mode: int, tmp_path: Path) -> 
 
 def test_a_secret_is_a_file_and_nothing_else(tmp_path: Path) -> None:
     TICKET.save(tmp_path / "ticket")
-    (tmp_path / "link").symlink_to(tmp_path / "ticket")
     os.mkfifo(tmp_path / "pipe", 0o600)
-    with pytest.raises(UsageError, match="can't read the ticket"):
-        JoinToken.load(tmp_path / "link")
     with pytest.raises(UsageError, match="no regular file"):
         JoinToken.load(tmp_path / "pipe")  # and does not wait for somebody to write into it
     with pytest.raises(UsageError, match="No such file"):
         JoinToken.load(tmp_path / "none")
+
+
+def test_a_ticket_may_lie_behind_links_as_kubernetes_mounts_secrets(tmp_path: Path) -> None:
+    (tmp_path / "..2026_11").mkdir()
+    TICKET.save(tmp_path / "..2026_11" / "ticket")
+    (tmp_path / "..data").symlink_to("..2026_11")
+    (tmp_path / "ticket").symlink_to("..data/ticket")
+    assert JoinToken.load(tmp_path / "ticket") == TICKET
+    (tmp_path / "..2026_11" / "ticket").chmod(0o644)
+    with pytest.raises(UsageError, match="readable by others"):
+        JoinToken.load(tmp_path / "ticket")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give a link to somebody")
+def test_no_link_of_another_user_is_followed(tmp_path: Path) -> None:
+    TICKET.save(tmp_path / "ticket")
+    (tmp_path / "theirs").symlink_to(tmp_path)
+    os.lchown(tmp_path / "theirs", 4321, 4321)
+    (tmp_path / "mine").symlink_to("theirs/ticket")
+    for path in ("theirs/ticket", "mine"):
+        with pytest.raises(UsageError, match=r"behind a link of user 4321, .*theirs"):
+            JoinToken.load(tmp_path / path)
 
 
 def test_a_run_whose_name_has_no_place_in_a_token_is_refused() -> None:

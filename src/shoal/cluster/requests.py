@@ -77,7 +77,7 @@ def decide(request: AnyRequest, run: RunAsked) -> Granted:
 
 def _place(run: RunAsked) -> Granted:
     if run.config.least is None:
-        return _refuse(run, "this run takes nobody in: it was started with one worker, or with --fail-fast")
+        return _refuse(run, "this run takes nobody in: it was started without --key-file, or with --fail-fast")
     id = f"worker-{max(GUESTS, 1 + max(number_of(id) for id in run.members))}"
     return Granted(JoinerPlace(id, run.config), run.most, newcomer=id)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +18,7 @@ from shoal.launch.checkpoint_choice import resumed_by, saving_of
 from shoal.launch.request import LaunchRequest
 from shoal.launch.script import BACKEND, find_script, read_script
 from shoal.observe.profiled_steps import ProfiledSteps
+from shoal.wire import names
 from shoal.wire.addresses import TlsAddress, UnixAddress
 from shoal.wire.addresses import parse as parse_address
 
@@ -77,6 +78,7 @@ def make_plan(
 
     Who has locked the folder of checkpoints has done it for the run of this id.
     """
+    request = _with_address(request)
     _check_counts(request)
     check_processes(_counts(request), request.workers + request.standby + request.servers, len(cores))
     _check_one_of("strategy", request.strategy, STRATEGIES)
@@ -118,7 +120,7 @@ def make_plan(
         logs=str(Path(request.logs).absolute() if request.logs else logs.home(environ) / run),
     )
     # One worker of which nobody asked otherwise is plain Keras: all cores, all of the backend's own defaults.
-    confined = request.workers > 1 or request.threads is not None or servers is not None
+    confined = not config.is_single or request.workers > 1 or request.threads is not None
     # With more to do than cores, the system shares them out better than a fixed deal could.
     pinned = confined and request.workers * threads + request.servers <= len(cores)
     preloads = reading.leaves_environment
@@ -127,7 +129,7 @@ def make_plan(
     return LaunchPlan(
         config,
         workers=tuple(
-            ProcessPlan(f"worker-{number}", _share(cores, threads, number) if pinned else (), own)
+            ProcessPlan(f"worker-{number}", share(cores, threads, number) if pinned else (), own)
             for number in range(request.workers + request.standby)
         ),
         servers=tuple(ProcessPlan(f"server-{number}", (), own) for number in range(request.servers)),
@@ -141,8 +143,11 @@ def make_plan(
 
 
 def _goes_on(request: LaunchRequest) -> bool:
-    """Whether the run goes on after a loss. One worker without servers does not: it is plain Keras."""
-    return not request.fail_fast and (request.workers > 1 or request.strategy == "ps")
+    """Whether the run goes on after a loss. One worker without servers does not, unless others may join: it is plain
+    Keras.
+    """
+    several = request.workers > 1 or request.strategy == "ps" or request.key_file is not None
+    return not request.fail_fast and several
 
 
 def _check_counts(request: LaunchRequest) -> None:
@@ -230,6 +235,14 @@ def _check_not_yet(request: LaunchRequest) -> None:
         )
 
 
+def _with_address(request: LaunchRequest) -> LaunchRequest:
+    """The host by its number, whatever it was called."""
+    if request.address is None:
+        return request
+    host, port = names.host_and_port(request.address)
+    return replace(request, address=names.joined(names.own_address(host), port))
+
+
 def _host(request: LaunchRequest) -> str:
     """The address of this host that workers listen at: the coordinator's. Beyond loopback, only on purpose."""
     if request.address is None:
@@ -239,8 +252,7 @@ def _host(request: LaunchRequest) -> str:
             )
         return "127.0.0.1"
     where = parse_address(f"tcp:{request.address}")
-    if isinstance(where, UnixAddress):
-        raise UsageError(f"--address {request.address}: expected HOST:PORT.")
+    assert not isinstance(where, UnixAddress)
     if isinstance(where, TlsAddress):
         if request.key_file is None:
             raise UsageError(
@@ -257,10 +269,10 @@ def _token(request: LaunchRequest) -> Path | None:
         return None
     asked = f"--key-file {request.key_file}"
     if not _goes_on(request):
-        which, what = ("that was started with --fail-fast", "leave --fail-fast out")
-        if not request.fail_fast:
-            which, what = ("of one worker", "start it with -n 2 or more")
-        raise UsageError(f"{asked} is for workers that join, and nobody can join a run {which}: {what}.")
+        raise UsageError(
+            f"{asked} is for workers that join, and nobody can join a run that was started with --fail-fast: leave "
+            "--fail-fast out."
+        )
     path = Path(request.key_file).absolute()
     if path.exists() or path.is_symlink():
         raise UsageError(
@@ -309,6 +321,6 @@ def _deadlines(request: LaunchRequest) -> Deadlines:
     return Deadlines(silence=timeout, stall=timeout * _STALL_PER_SILENCE, remark=request.stall)
 
 
-def _share(cores: tuple[int, ...], threads: int, number: int) -> tuple[int, ...]:
+def share(cores: tuple[int, ...], threads: int, number: int) -> tuple[int, ...]:
     """The cores of one worker, its own; a standby waits on those of another."""
     return tuple(sorted({cores[(number * threads + index) % len(cores)] for index in range(threads)}))

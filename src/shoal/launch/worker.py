@@ -97,7 +97,7 @@ def _work(
     from shoal import session
     from shoal.hook.patching.chance import leave_nothing_to_chance
 
-    if config.workers > 1 or config.servers is not None:
+    if not config.is_single:
         leave_nothing_to_chance(config.seed)
 
     try:

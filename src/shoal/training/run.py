@@ -66,6 +66,10 @@ class Run(Protocol):
         """How many the run was started with."""
 
     @property
+    def is_single(self) -> bool:
+        """Whether this process alone executes the script, now and later."""
+
+    @property
     def backend(self) -> str | None:
         """The one that the run was started for; None without `shoal run`."""
 

@@ -5,8 +5,8 @@
     tls:10.0.0.1:4321               any host; encrypted
     tls:[2001:db8::1]:4321#3f2a…    the same, with the pin of the certificate that listens there
 
-A `tcp:` address beyond loopback is read as `tls:`: nothing leaves a host in the clear. Hosts are IP addresses, since
-looking up a name has no deadline.
+A `tcp:` address beyond loopback is read as `tls:`: nothing leaves a host in the clear. Hosts are IP addresses here:
+names are looked up at the door (names.py).
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class JoinToken:
     @classmethod
     def load(cls, path: Path, run: str | None = None) -> JoinToken:
         """What `save` wrote. UsageError if it is malformed, readable by others, or not for the run that is meant."""
-        data = private.read(path, _MAX_BYTES, "the ticket")
+        data = private.read(path, _MAX_BYTES, "the ticket", is_mounted=True)
         found = _TEXT.fullmatch(data.decode("latin-1"))
         if found is None:
             raise UsageError(

@@ -24,7 +24,7 @@ _METHODS = ("apply_gradients", "apply", "stateless_apply")
 
 def install(run: Run) -> None:
     """From now on. Not where one worker is all there is: what it trains by itself is what is meant."""
-    if run.workers == 1 and run.servers is None:
+    if run.is_single:
         return
     for cls in _optimizer_classes():
         for method in _METHODS:

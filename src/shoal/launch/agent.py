@@ -1,0 +1,112 @@
+"""A host's part of a run that is coordinated elsewhere: starts its workers, watches them, replaces those that die.
+
+An agent has no coordinator of its own. Whoever starts it has found out what it needs: the run's key, where the
+coordinator listens, the run's settings as they are on this host, and which workers it is to start.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.cluster import coordinator_address, folders
+from shoal.cluster.messages import End, JoinerPlace
+from shoal.config import RUN_FILE, RunConfig
+from shoal.launch import environment
+from shoal.launch import logs as log_files
+from shoal.launch.outputs import Outputs, say
+from shoal.launch.places import PlaceAsker
+from shoal.launch.plan import ProcessPlan, share
+from shoal.launch.script import BACKEND, read_script
+from shoal.launch.supervision.decisions import Supervision
+from shoal.launch.supervision.farewell import PARTING
+from shoal.launch.supervision.heard_signals import HeardSignals
+from shoal.launch.supervision.local_launcher import LocalLauncher
+from shoal.launch.supervision.remote_coordination import AbstractRunElsewhere, RemoteCoordination
+from shoal.launch.supervision.supervisor import KeptFolder, Supervisor
+from shoal.wire.keys import RunKey
+
+
+@dataclass(frozen=True, slots=True)
+class HostPart:
+    """What an agent is to do."""
+
+    config: RunConfig  # as it is on this host
+    members: tuple[str, ...]  # whom the coordinator expects from here
+    max_restarts: int
+    key: RunKey
+    address: str  # where the coordinator listens
+
+
+def attend(part: HostPart, asker: PlaceAsker, environ: Mapping[str, str], cores: Sequence[int]) -> End:
+    """From the first worker's start until nobody takes part from here."""
+    config = part.config
+    with folders.create(folders.home(environ), f"{config.run}-{part.members[0]}") as folder:
+        part.key.save(folder / "key")
+        config.save(folder)
+        coordinator_address.publish(folder, part.address)
+        return _supervise(part, asker, folder, environ, cores)
+
+
+def _supervise(
+    part: HostPart, asker: PlaceAsker, folder: Path, environ: Mapping[str, str], cores: Sequence[int]
+) -> End:
+    config = part.config
+    plans = plans_of(part, environ, cores)
+    supervision = Supervision(plans, part.max_restarts, PARTING)
+    alone = len(plans) == 1  # then it is at the terminal, and needs no log
+    logs = log_files.Logs(folder if alone else log_folder(config, environ), say)
+    with (
+        closing(HeardSignals()) as signals,
+        closing(KeptFolder(folder)) as kept,
+        closing(RemoteCoordination(_JoinedRun(asker, kept, config), plans)) as coordination,
+        closing(Outputs(logs, lambda id: alone)) as outputs,
+        closing(LocalLauncher(folder, outputs, _preload(config, plans), guests=True)) as launcher,
+    ):
+        return Supervisor(supervision, coordination, {plans[0].host: launcher}, kept, signals).run()
+
+
+def plans_of(part: HostPart, environ: Mapping[str, str], cores: Sequence[int]) -> list[ProcessPlan]:
+    """Of its workers: each with cores of its own, if there are enough."""
+    config = part.config
+    own = environment.of_worker({**environ, BACKEND: config.backend}, config.threads, True, config.seed)
+    pinned = len(part.members) * config.threads <= len(cores)
+    return [
+        ProcessPlan(id, share(tuple(cores), config.threads, number) if pinned else (), own)
+        for number, id in enumerate(part.members)
+    ]
+
+
+def log_folder(config: RunConfig, environ: Mapping[str, str]) -> Path:
+    """Where the workers of this host print. Its own, also where several hosts have one home."""
+    folder = log_files.home(environ) / f"{config.run}@{platform.node()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _preload(config: RunConfig, plans: Sequence[ProcessPlan]) -> Mapping[str, str] | None:
+    """The environment in which keras is imported once for all, where that pays and changes nothing."""
+    if len(plans) < 2 or not read_script(config.script, config.is_module, plans[0].environment).leaves_environment:
+        return None
+    return plans[0].environment
+
+
+class _JoinedRun(AbstractRunElsewhere):
+    """A run that has taken somebody in before."""
+
+    def __init__(self, asker: PlaceAsker, folder: KeptFolder, config: RunConfig) -> None:
+        self._asker = asker
+        self._folder = folder
+        self._config = config
+
+    def ask(self) -> JoinerPlace:
+        return self._asker.ask(patient=True)
+
+    def prepare(self, place: JoinerPlace) -> None:
+        if place.config != self._config:  # this machine has another address now
+            self._config = place.config
+            self._folder.keeper.rewrite(RUN_FILE, place.config.encoded())
+        self._asker.announce([place.member])
