@@ -61,6 +61,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     pieces: int | None = None  # None: the number of workers at the start
     strategy: str = "allreduce"
     servers: Servers | None = None  # with strategy ps
+    compress: str | None = None  # the codec of gradients; None: as they are
     transport: Transport = "auto"
     address: str | None = None  # where the coordinator listens; None: a unix socket in the run's folder
     host: str = "127.0.0.1"  # where the workers of this host listen, unless all share memory

@@ -162,6 +162,11 @@ class Session:
         return self._config.pieces if self._config is not None else None
 
     @property
+    def compress(self) -> str | None:
+        """The codec of gradients that the command line named."""
+        return self._config.compress if self._config is not None else None
+
+    @property
     def check_every(self) -> int:
         """Steps between two comparisons of the workers' weights."""
         return self._config.check_every if self._config is not None else CHECK_EVERY

@@ -5,12 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.codecs.rounding import BF16, INT8
 from shoal.collectives.adder import CHUNK_BYTES, Adder
 from shoal.collectives.layout import LINE, PAGE, Array, Vector, VectorLayout
 from shoal.collectives.tree import Node, additions
 from shoal.errors import UsageError
 
-layouts = st.builds(VectorLayout, st.integers(0, 5000), st.integers(0, 600), st.integers(0, 600))
+counts = (st.integers(0, 5000), st.integers(0, 600), st.integers(0, 600))
+layouts = st.one_of(
+    st.builds(VectorLayout, *counts),
+    *(st.builds(VectorLayout, *counts, st.integers(0, 40), st.just(rounding)) for rounding in (BF16, INT8)),
+)
 
 
 def filled(layout: VectorLayout, seed: int) -> Vector:
@@ -19,13 +24,23 @@ def filled(layout: VectorLayout, seed: int) -> Vector:
     vector.f32[:] = random.standard_normal(layout.f32)
     vector.f64[:] = random.standard_normal(layout.f64)
     vector.i64[:] = random.integers(-(2**40), 2**40, layout.i64)
+    if layout.rounding is not None:
+        values = random.standard_normal(layout.rounded * layout.rounding.elements).astype(np.float32)
+        layout.rounding.encode(values, vector.rounded)
     return vector
+
+
+def added(layout: VectorLayout, section: int, left: Array, right: Array) -> Array:
+    if section < 3 or layout.rounding is None:
+        return left + right if section < 3 else left
+    layout.rounding.add(left, right, total := np.zeros_like(left))
+    return total
 
 
 @given(layouts)
 def test_sections_do_not_overlap_and_start_on_cache_lines(layout: VectorLayout) -> None:
     end = 0
-    for section in layout.sections:
+    for section in sorted(layout.sections, key=lambda section: (section.offset, section.end)):
         assert section.offset >= end
         assert section.offset % LINE == 0
         end = section.end
@@ -40,6 +55,7 @@ def test_sections_do_not_overlap_and_start_on_cache_lines(layout: VectorLayout) 
 
 @given(layouts, st.integers(1, 9), st.sampled_from([LINE, PAGE]))
 def test_slices_are_all_of_the_vector_once(layout: VectorLayout, parts: int, grain: int) -> None:
+    grain = max(grain, layout.grain)
     slices = layout.slices(parts, grain)
     assert [byte for part in slices for byte in part] == list(range(layout.nbytes))
     assert all(part.start % grain == 0 for part in slices if part)
@@ -58,12 +74,12 @@ def test_adding_slice_by_slice_gives_the_bits_of_the_tree(layout: VectorLayout, 
     before = [array.tobytes() for vector in inputs for array in vector]
     result = filled(layout, 99)
     adder = Adder(layout)
-    for part in layout.slices(parts, LINE):
+    for part in layout.slices(parts, layout.grain):
         adder.add(program, inputs, result, part)
-    for section in range(3):
+    for section in range(4):
         registers: dict[int, Array] = {i: vector[section] for i, vector in enumerate(inputs)}
         for left, right, into in program:
-            registers[into] = registers[left] + registers[right]
+            registers[into] = added(layout, section, registers[left], registers[right])
         expected = registers[~0] if program else registers[0]
         assert result[section].tobytes() == expected.tobytes()
     assert before == [array.tobytes() for vector in inputs for array in vector], "inputs stay intact"

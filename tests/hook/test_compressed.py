@@ -4,9 +4,39 @@ from __future__ import annotations
 
 import pytest
 
-from .runs import Trainings, succeeded, told
+from .runs import FULL, Trainings, full, succeeded, told
 
 STEPS = 2 * 4
+RUNS = {1: "-n 1", 2: "-n 2", 3: "-n 3 --transport tcp", 4: "-n 4"}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", ["torch", full("jax"), full("tensorflow")])
+def test_one_to_four_workers_give_the_same_bits_with_every_codec(trainings: Trainings, backend: str) -> None:
+    outcomes = []
+    numbers = RUNS if FULL else (1, 3)
+    for number in numbers:
+        out = trainings.folder / f"{backend}-{number}"
+        succeeded(trainings.shoal(backend, f"{RUNS[number]} --pieces 4 --threads 1", "every_codec.py", out))
+        outcomes += told(out)
+    assert len(outcomes) == sum(numbers)
+    assert outcomes == [outcomes[0]] * len(outcomes)
+    assert len({one["weights"] for one in outcomes[0].values()}) == len(outcomes[0]), "no codec does nothing"
+    assert outcomes[0]["int8, float16 with overflow"]["skipped"] > 0
+    uncompressed = outcomes[0]["None"]["loss"]
+    assert {name: one["loss"] for name, one in outcomes[0].items() if "loss" in one} == pytest.approx(
+        {name: uncompressed for name, one in outcomes[0].items() if "loss" in one}, rel=0.05
+    )
+
+
+@pytest.mark.timeout(200)
+def test_the_command_lines_codec_is_that_of_a_script_which_names_none(trainings: Trainings) -> None:
+    told_by = {}
+    for options, codec in (("-n 2", "bf16"), ("-n 2 --compress bf16", "None")):
+        out = trainings.folder / codec
+        succeeded(trainings.shoal("torch", f"{options} --threads 1", "every_codec.py", out, codec))
+        told_by[codec] = told(out)[0][codec]
+    assert told_by["bf16"] == told_by["None"]
 
 
 @pytest.mark.timeout(200)

@@ -1,4 +1,4 @@
-"""The identity, and what strategies say to anything else."""
+"""Which codec a strategy has, and what it says to what is none."""
 
 from __future__ import annotations
 
@@ -30,14 +30,21 @@ def test_the_identity_adds_in_place():
 
 
 @pytest.mark.parametrize("strategy", [AllReduce, ParameterServer])
-def test_a_strategys_codec_is_what_it_was_given_or_the_identity(strategy: type):
-    given = AsTheyAre()
-    assert strategy(compress=given).codec is given
-    assert strategy().codec.is_identity
+def test_the_scripts_codec_comes_before_the_command_lines(strategy: type):
+    assert strategy().codec_for(None).is_identity
+    assert strategy().codec_for("bf16").rounding.name == "bf16"
+    assert strategy(compress="int8").codec_for("bf16").rounding.name == "int8"
+    assert strategy(compress=AsTheyAre()).codec_for(None).is_identity
 
 
 @pytest.mark.parametrize("strategy", [AllReduce, ParameterServer])
-def test_a_strategy_can_be_given_a_codec_and_refuses_what_does_not_exist_yet(strategy: type):
-    assert strategy(compress=AsTheyAre()).compress is not None
-    with pytest.raises(UsageError, match=rf"{strategy.__name__}\(compress='topk'\): .* Leave compress out\."):
-        strategy(compress="topk")
+@pytest.mark.parametrize(
+    ("compress", "answer"),
+    [
+        ("zip", r"\(compress='zip'\): there is no codec of that name; there is bf16"),
+        (8, r'\(compress=8\): expected a codec or its name, such as "bf16"'),
+    ],
+)
+def test_a_codec_that_does_not_exist_is_refused(strategy: type, compress: object, answer: str):
+    with pytest.raises(UsageError, match=strategy.__name__ + answer):
+        strategy(compress=compress)

@@ -15,8 +15,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from shoal.codecs.rounding import AbstractRounding
 from shoal.codecs.shapes import Array, Shapes
-from shoal.errors import UsageError
 
 
 class AbstractCodec(ABC):
@@ -26,6 +26,11 @@ class AbstractCodec(ABC):
     @abstractmethod
     def is_identity(self) -> bool:
         """Whether gradients travel as they are: then nobody need encode or decode anything."""
+
+    @property
+    def rounding(self) -> AbstractRounding | None:
+        """How every node of the tree of sums is rounded; None for codecs that do otherwise."""
+        return None
 
     @abstractmethod
     def shapes(self, gradients: Shapes) -> Shapes:
@@ -71,13 +76,3 @@ class AsTheyAre(AbstractCodec):
 
 
 AS_THEY_ARE = AsTheyAre()
-
-
-def refuse_unless_supported(who: str, compress: object) -> None:
-    """A strategy's `compress`: what it was given must be a codec that this version has."""
-    if compress is None or isinstance(compress, AsTheyAre):
-        return
-    raise UsageError(
-        f"{who}(compress={compress!r}): gradients travel as they are in this version of shoal, and no codec makes them "
-        "smaller yet. Leave compress out."
-    )

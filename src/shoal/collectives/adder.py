@@ -19,6 +19,8 @@ class Adder:
         self._layout = layout
         self._whole = tuple(layout.runs(range(layout.nbytes)))
         self._scratch: list[list[Array]] = []  # per register, one chunk per section
+        rounded = np.add if layout.rounding is None else layout.rounding.add
+        self._sum = [np.add, np.add, np.add, rounded]  # by section: out = left + right
 
     def add(
         self,
@@ -48,7 +50,7 @@ class Adder:
         if not program:
             np.copyto(out, arrays[0])
         elif len(program) == 1:
-            np.add(arrays[program[0].left], arrays[program[0].right], out=out)
+            self._sum[section](arrays[program[0].left], arrays[program[0].right], out=out)
         else:
             self._add_in_chunks(program, arrays, out, section)
 
@@ -62,7 +64,7 @@ class Adder:
             chunks += [scratch[section][: stop - start] for scratch in reversed(self._scratch)]
             chunks.append(out[start:stop])
             for left, right, into in program:
-                np.add(chunks[left], chunks[right], out=chunks[into])
+                self._sum[section](chunks[left], chunks[right], out=chunks[into])
 
     def _make_scratch(self, count: int) -> None:
         while len(self._scratch) < count:

@@ -33,7 +33,7 @@ def open_hosts(
     meeting: Messenger, layout: VectorLayout, slots: int, hosts: Sequence[Sequence[int]]
 ) -> AbstractExchange:
     """Make this worker's memory, map its neighbours', and say where the other hosts' parts go. Collective."""
-    split = TwoLevelSplit(hosts, layout.nbytes)
+    split = TwoLevelSplit(hosts, layout.nbytes, layout.grain)
     stride = round_up(layout.nbytes, PAGE)
     buckets, result = share_memory(meeting, split.neighbours(meeting.rank), stride * slots, stride)
     assert result is not None

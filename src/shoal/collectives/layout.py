@@ -1,6 +1,9 @@
-"""What one exchange adds up: a vector of three sections, and how it lies in memory.
+"""What one exchange adds up: a vector of four sections, and how it lies in memory.
 
-| f32 ... | pad | f64 ... | pad | i64 ... | pad |       every section starts on a cache line
+| rounded ... | f32 ... | pad | f64 ... | pad | i64 ... | pad |       every section starts on a cache line
+
+What is rounded is a number of records (shoal.codecs.rounding), and comes first so that a cut at a multiple of a
+record's size cuts none of them. Without a codec there are none.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shoal.codecs.rounding import AbstractRounding
 from shoal.errors import UsageError
 
 LINE = 64  # a cache line
@@ -27,6 +31,7 @@ class Vector(NamedTuple):
     f32: Array
     f64: Array
     i64: Array
+    rounded: Array = np.empty(0, "V1")  # noqa: RUF012 (it has no elements)
 
 
 class Section(NamedTuple):
@@ -63,19 +68,32 @@ class Loan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VectorLayout:
-    """Element counts of the three sections of one exchange's vector."""
+    """Element counts of the sections of one exchange's vector."""
 
     f32: int
     f64: int = 0
     i64: int = 0
+    rounded: int = 0  # records
+    rounding: AbstractRounding | None = None  # of what kind they are
 
     def __post_init__(self) -> None:
-        if min(self.f32, self.f64, self.i64) < 0:
+        if min(self.f32, self.f64, self.i64, self.rounded) < 0:
             raise UsageError(f"a layout's counts can't be negative: {self}")
 
     @property
-    def sections(self) -> tuple[Section, Section, Section]:
-        return _sections(self.f32, self.f64, self.i64)
+    def sections(self) -> tuple[Section, Section, Section, Section]:
+        """In the order of a Vector's arrays."""
+        return _sections(self.f32, self.f64, self.i64, self.rounded, self.rounding)
+
+    @property
+    def grain(self) -> int:
+        """Bytes at whose multiples a vector may be cut."""
+        return max(LINE, self.rounding.nbytes) if self.rounding is not None else LINE
+
+    @property
+    def form(self) -> str:
+        """Equal on workers that round alike."""
+        return self.rounding.name if self.rounding is not None else ""
 
     @property
     def nbytes(self) -> int:
@@ -84,9 +102,7 @@ class VectorLayout:
 
     def memory(self) -> memoryview:
         """Zeros for one vector in this process's own memory. On a cache line: backends read it in place."""
-        room = np.zeros(self.nbytes + LINE, np.uint8)
-        start = -room.ctypes.data % LINE
-        return room[start : start + self.nbytes].data
+        return _aligned(self.nbytes).data
 
     def vector(self, memory: memoryview, offset: int = 0) -> Vector:
         """The vector that starts `offset` bytes into `memory`, in place."""
@@ -98,7 +114,7 @@ class VectorLayout:
         )
 
     def slices(self, parts: int, grain: int) -> tuple[range, ...]:
-        """The vector's bytes in `parts` runs, as equal as whole grains (multiples of a line) allow."""
+        """The vector's bytes in `parts` runs, as equal as whole grains (multiples of the layout's own) allow."""
         grains = -(-self.nbytes // grain)
         bounds = [min(self.nbytes, grains * part // parts * grain) for part in range(parts + 1)]
         return tuple(range(lo, hi) for lo, hi in pairwise(bounds))
@@ -113,11 +129,25 @@ class VectorLayout:
 
 
 @functools.cache
-def _sections(f32: int, f64: int, i64: int) -> tuple[Section, Section, Section]:
-    first = Section(np.dtype(np.float32), 0, f32)
+def _sections(
+    f32: int, f64: int, i64: int, rounded: int, rounding: AbstractRounding | None
+) -> tuple[Section, Section, Section, Section]:
+    records = Section(rounding.record if rounding is not None else np.dtype("V1"), 0, rounded)
+    first = Section(np.dtype(np.float32), round_up(records.end, LINE), f32)
     second = Section(np.dtype(np.float64), round_up(first.end, LINE), f64)
     third = Section(np.dtype(np.int64), round_up(second.end, LINE), i64)
-    return first, second, third
+    return first, second, third, records
+
+
+def aligned_floats(size: int) -> Array:
+    """Zeros on a cache line: backends read them in place."""
+    return _aligned(4 * size).view(np.float32)
+
+
+def _aligned(nbytes: int) -> Array:
+    room = np.zeros(nbytes + LINE, np.uint8)
+    start = -room.ctypes.data % LINE
+    return room[start : start + nbytes]
 
 
 def round_up(count: int, to: int) -> int:

@@ -108,13 +108,14 @@ class PeerGroup(AbstractGroup):
         if slots < 1:
             raise UsageError(f"an exchange needs at least 1 slot, not {slots}")
         what = "opening an exchange"
-        wanted = (layout.f32, layout.f64, layout.i64, slots)
+        wanted = (layout.f32, layout.f64, layout.i64, layout.rounded, layout.form, slots)
         notes = self._meeting.hold(what, msgspec.msgpack.encode(wanted))
         for member, note in zip(self.members, notes, strict=True):
-            theirs = msgspec.msgpack.decode(note, type=tuple[int, int, int, int])
+            theirs = msgspec.msgpack.decode(note, type=tuple[int, int, int, int, str, int])
             if theirs != wanted:
                 raise Diverged(
-                    f"{what}: {self.members[self.rank]} wants (f32, f64, i64, slots) = {wanted}, {member} {theirs}"
+                    f"{what}: {self.members[self.rank]} wants (f32, f64, i64, rounded, form, slots) = {wanted}, "
+                    f"{member} {theirs}"
                 )
         if encoding is not None:
             return open_encoded(self._meeting, layout, slots, encoding)

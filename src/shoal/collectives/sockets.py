@@ -14,7 +14,7 @@ import numpy as np
 from shoal.collectives.abstract import AbstractExchange, Outcome, copy_loans
 from shoal.collectives.adder import Adder
 from shoal.collectives.additions import plan
-from shoal.collectives.layout import LINE, Loan, Vector, VectorLayout
+from shoal.collectives.layout import Loan, Vector, VectorLayout
 from shoal.collectives.messages import SlotsPublished
 from shoal.collectives.messenger import Laden, Messenger
 from shoal.collectives.protocol import ExchangeWork
@@ -36,7 +36,7 @@ class _SocketExchange(AbstractExchange):
         self._meeting = meeting
         self._number = meeting.number
         self._slots = slots
-        self._slices = layout.slices(len(meeting.members), LINE)
+        self._slices = layout.slices(len(meeting.members), layout.grain)
         # Whole vectors, although of a peer's only the own slice arrives: memory that nobody touches costs
         # nothing, and the same offsets hold everywhere.
         self._memory = [[np.empty(layout.nbytes, np.uint8).data for _ in range(slots)] for _ in meeting.members]

@@ -54,13 +54,14 @@ class TwoLevelAdditions(NamedTuple):
 class TwoLevelSplit:
     """Which elements fall to whom. Every member of a view derives the same from the same hosts."""
 
-    def __init__(self, hosts: Sequence[Sequence[int]], nbytes: int) -> None:
+    def __init__(self, hosts: Sequence[Sequence[int]], nbytes: int, grain: int = LINE) -> None:
+        """`grain`: bytes at whose multiples a vector may be cut."""
         self.hosts = tuple(tuple(ranks) for ranks in hosts)
-        slices = _cut(range(nbytes), len(self.hosts))
+        slices = _cut(range(nbytes), len(self.hosts), grain)
         self._host = {rank: host for host, ranks in enumerate(self.hosts) for rank in ranks}
         # stands[rank][host]: what of the host's slice falls to this rank among its own host's members.
         self._stands = {
-            rank: tuple(_cut(part, len(ranks))[place] for part in slices)
+            rank: tuple(_cut(part, len(ranks), grain)[place] for part in slices)
             for ranks in self.hosts
             for place, rank in enumerate(ranks)
         }
@@ -143,8 +144,8 @@ def _sum_of(node: Node, parts: dict[Node, Operand]) -> NodeSum:
     return NodeSum(node, tuple(parts[part] for part in inside), program)
 
 
-def _cut(part: range, parts: int) -> tuple[range, ...]:
-    """A run of bytes in `parts` runs, as equal as whole cache lines allow."""
-    lines = -(-len(part) // LINE)
-    bounds = [part.start + min(len(part), lines * number // parts * LINE) for number in range(parts + 1)]
+def _cut(part: range, parts: int, grain: int) -> tuple[range, ...]:
+    """A run of bytes in `parts` runs, as equal as whole grains allow."""
+    grains = -(-len(part) // grain)
+    bounds = [part.start + min(len(part), grains * number // parts * grain) for number in range(parts + 1)]
     return tuple(range(lo, hi) for lo, hi in pairwise(bounds))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from shoal.cluster.process_limits import check_processes
+from shoal.codecs.words import check_word
 from shoal.config import STRATEGIES, TRANSPORTS, Deadlines, RunConfig, Servers, Transport
 from shoal.errors import UsageError
 from shoal.launch import environment, logs
@@ -83,6 +84,8 @@ def make_plan(
     check_processes(_counts(request), request.workers + request.standby + request.servers, len(cores))
     _check_one_of("strategy", request.strategy, STRATEGIES)
     _check_one_of("transport", request.transport, TRANSPORTS)
+    if request.compress is not None:
+        check_word(request.compress, f"--compress {request.compress}")
     servers = _servers(request)
     script = find_script(request.script, request.is_module)
     environ = {**environ, BACKEND: request.backend} if request.backend else environ
@@ -104,6 +107,7 @@ def make_plan(
         pieces=request.pieces,
         strategy=request.strategy,
         servers=servers,
+        compress=request.compress,
         transport=cast(Transport, request.transport),
         address=f"tcp:{request.address}" if request.address else None,
         host=_host(request),

@@ -28,6 +28,7 @@ class LaunchRequest:
     servers: int = 0
     staleness: str | None = None  # a number, or inf
     replicas: int | None = None
+    compress: str | None = None
     transport: str = "auto"
     address: str | None = None
     key_file: str | None = None

@@ -50,10 +50,9 @@ class AbstractStrategy(ABC):
         """Models compiled inside train with this strategy, wherever `fit` is called."""
         return enter(self)
 
-    @property
     @abstractmethod
-    def codec(self) -> AbstractCodec:
-        """In whose form gradients travel, between workers and to servers."""
+    def codec_for(self, told: str | None) -> AbstractCodec:
+        """In whose form gradients travel, between workers and to servers; `told` is the command line's word."""
 
     @abstractmethod
     def pieces_for(self, told: int | None, workers: int) -> int:

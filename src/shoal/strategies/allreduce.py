@@ -8,7 +8,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from shoal.codecs.codec import AS_THEY_ARE, AbstractCodec, refuse_unless_supported
+from shoal.codecs.choice import codec_of
+from shoal.codecs.codec import AS_THEY_ARE, AbstractCodec
 from shoal.collectives.group import (
     AbstractExchange,
     AbstractGroup,
@@ -18,7 +19,7 @@ from shoal.collectives.group import (
     WorkerGroup,
     prepare_bucket,
 )
-from shoal.collectives.layout import Vector
+from shoal.collectives.layout import Vector, aligned_floats
 from shoal.collectives.tree import cover
 from shoal.data.order import piece_bounds, pieces_of
 from shoal.errors import Diverged, UsageError
@@ -37,22 +38,21 @@ class AllReduce(AbstractStrategy):
 
     `pieces` is the number of equal parts that each batch is cut into. With `pieces` fixed, the weights are the
     same bits for any number of workers. None: as many as there are workers, or what `shoal run --pieces` says.
-    `compress` is the codec in whose form gradients travel. None: as they are, and so far nothing else is possible.
+    `compress` makes gradients smaller where links are slow: "bf16" or "int8". None: what `shoal run --compress` says.
     """
 
     pieces: int | None = None
-    compress: AbstractCodec | None = None
+    compress: str | AbstractCodec | None = None
 
     def __post_init__(self) -> None:
-        refuse_unless_supported("AllReduce", self.compress)
+        codec_of(self.compress, "AllReduce")
         if self.pieces is not None and self.pieces < 1:
             raise UsageError(
                 f"AllReduce(pieces={self.pieces}): expected at least 1 piece. Leave it out for one piece per worker."
             )
 
-    @property
-    def codec(self) -> AbstractCodec:
-        return AS_THEY_ARE if self.compress is None else self.compress
+    def codec_for(self, told: str | None) -> AbstractCodec:
+        return codec_of(self.compress or told, "AllReduce")
 
     def train(self, told: Told, trainings: Trainings[T]) -> T:
         return trainings.together(self.pieces_for(told.pieces, told.workers), self.fixes_pieces(told.pieces))
@@ -145,15 +145,16 @@ class Reduction:
     ) -> None:
         """`codec`: in whose form the schema's gradients travel."""
         self._worker_group = worker_group
-        self._schema = schema
+        self._schema = schema = schema.rounded(codec.rounding)
         self._division = division
         self._sums = PartialSums(schema)
+        self._decoded = aligned_floats(schema.decoded_size)
         self._slots = 0
         self._group: AbstractGroup | None = None  # on which the exchange was opened
         self._exchange: AbstractExchange | None = None
         self._on_reopen = on_reopen
         self._encoding = None
-        if not codec.is_identity:
+        if not codec.is_identity and codec.rounding is None:
             self._encoding = VectorEncoding(codec, schema.layout, schema.gradients)
         if what is not None and not worker_group.is_late:
             self._check_same_schema(what)
@@ -225,7 +226,7 @@ class Reduction:
         shared = msgspec.msgpack.decode(result.values[0], type=Shared)
         notes = decode(result.values[1:])
         check_agreement(shared.members, notes)
-        return Exchanged(self._schema.views(Vector(*result.arrays)), notes, shared)
+        return Exchanged(self._schema.totals(Vector(*result.arrays), self._decoded), notes, shared)
 
     def close(self) -> None:
         if self._exchange is not None:

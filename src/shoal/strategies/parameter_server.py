@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from shoal.codecs.codec import AS_THEY_ARE, AbstractCodec, refuse_unless_supported
+from shoal.codecs.choice import codec_of
+from shoal.codecs.codec import AbstractCodec
 from shoal.config import Servers
 from shoal.errors import UsageError
 from shoal.strategies.abstract import AbstractStrategy, Told, Trainings
@@ -24,16 +25,16 @@ class ParameterServer(AbstractStrategy):
     `staleness` is the number of another worker's updates that the weights of an update may lack: 0 is synchronous,
     float("inf") sets no bound. `replicas` is the number of servers that hold each part of the weights. None: what
     `shoal run` says. With `scale_by_staleness`, an update's learning rate is divided by 1 + its staleness.
-    `compress` is the codec in whose form gradients travel. None: as they are, and so far nothing else is possible.
+    `compress` makes what travels to servers smaller: "bf16" or "int8". None: what `shoal run --compress` says.
     """
 
     staleness: float | None = None
     replicas: int | None = None
     scale_by_staleness: bool = False
-    compress: AbstractCodec | None = None
+    compress: str | AbstractCodec | None = None
 
     def __post_init__(self) -> None:
-        refuse_unless_supported("ParameterServer", self.compress)
+        codec_of(self.compress, "ParameterServer")
         if self.staleness is not None and not _is_bound(self.staleness):
             raise UsageError(
                 f"ParameterServer(staleness={self.staleness}): expected 0, a number of updates, or float('inf') for "
@@ -48,9 +49,8 @@ class ParameterServer(AbstractStrategy):
     def pieces_for(self, told: int | None, workers: int) -> int:
         return AllReduce().pieces_for(told, workers)
 
-    @property
-    def codec(self) -> AbstractCodec:
-        return AS_THEY_ARE if self.compress is None else self.compress
+    def codec_for(self, told: str | None) -> AbstractCodec:
+        return codec_of(self.compress or told, "ParameterServer")
 
     def train(self, told: Told, trainings: Trainings[T]) -> T:
         servers = self.servers_for(told.servers)

@@ -1,7 +1,8 @@
 """A worker's own part of the piece tree: pieces come in one by one, partial sums come out in their slots.
 
 The sum of a node is the sum of its left child plus the sum of its right child, always in this order, so that
-it does not matter which worker, or which of its slots, holds a node.
+it does not matter which worker, or which of its slots, holds a node. With a codec that rounds, the gradients of every
+node are rounded, those of single pieces too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from shoal.codecs.rounding import AbstractRounding
 from shoal.collectives.layout import Loan, Vector
 from shoal.collectives.tree import Node, split
 from shoal.strategies.schema import Array, Combine, Schema
@@ -26,13 +28,16 @@ class PartialSums:
         self._schema = schema
         self._spare: list[list[Array]] = []  # one set of buffers per depth, for right children of several pieces
         self._chunk = {dtype: np.empty(CHUNK, dtype) for dtype in ("float32", "float64", "int64")}
+        self._piece = np.empty(schema.layout.rounded, schema.layout.sections[3].dtype)  # one, before it is added
 
     def lend(self, slot: Vector, piece: int, arrays: Sequence[Array], weight: float) -> list[Loan]:
         """For a worker with a single piece: writes what is small or must be changed, and lends the rest as it is."""
         loans = []
         places = zip(self._schema.places, self._weighted(self._schema.views(slot), piece, arrays, weight), strict=True)
         for (section, start, _), (place, array, factor) in places:
-            if factor == 1.0 and array.dtype == place.dtype and array.size >= LENT:
+            if section == "rounded":
+                self._round(place, array, factor)
+            elif factor == 1.0 and array.dtype == place.dtype and array.size >= LENT:
                 loans.append(Loan(Vector._fields.index(section), start, array))
             else:
                 _write(place, array, factor)
@@ -61,15 +66,28 @@ class PartialSums:
             return
         spare = self._spare_at(depth)
         self._fill(spare, right, piece, depth + 1)
-        for total, part in zip(into, spare, strict=True):
-            np.add(total, part, out=total)
+        for (section, _, _), total, part in zip(self._schema.places, into, spare, strict=True):
+            if section == "rounded":
+                self._rounding.add(total, part, out=total)
+            else:
+                np.add(total, part, out=total)
 
     def _write(self, into: list[Array], piece: int, arrays: Sequence[Array], weight: float) -> None:
-        for place, array, factor in self._weighted(into, piece, arrays, weight):
-            _write(place, array, factor)
+        weighted = self._weighted(into, piece, arrays, weight)
+        for (section, _, _), (place, array, factor) in zip(self._schema.places, weighted, strict=True):
+            if section == "rounded":
+                self._round(place, array, factor)
+            else:
+                _write(place, array, factor)
 
     def _add(self, into: list[Array], piece: int, arrays: Sequence[Array], weight: float) -> None:
-        for place, array, factor in self._weighted(into, piece, arrays, weight):
+        weighted_arrays = self._weighted(into, piece, arrays, weight)
+        for (section, lo, hi), (place, array, factor) in zip(self._schema.places, weighted_arrays, strict=True):
+            if section == "rounded":
+                records = self._piece[lo:hi]
+                self._round(records, array, factor)
+                self._rounding.add(place, records, out=place)
+                continue
             if factor == 0.0:
                 continue
             if factor == 1.0:
@@ -83,6 +101,15 @@ class PartialSums:
                 np.multiply(array[start : start + CHUNK], scale, out=weighted, casting="unsafe")
                 np.add(part, weighted, out=part)
 
+    def _round(self, place: Array, array: Array, factor: float) -> None:
+        values = array.astype(np.float32, copy=False)
+        self._rounding.encode(values if factor == 1.0 else values * np.float32(factor), place)
+
+    @property
+    def _rounding(self) -> AbstractRounding:
+        assert self._schema.rounding is not None
+        return self._schema.rounding
+
     def _weighted(
         self, into: list[Array], piece: int, arrays: Sequence[Array], weight: float
     ) -> list[tuple[Array, Array, float]]:
@@ -94,16 +121,8 @@ class PartialSums:
 
     def _spare_at(self, depth: int) -> list[Array]:
         while len(self._spare) <= depth:
-            layout = self._schema.layout
-            self._spare.append(
-                self._schema.views(
-                    Vector(
-                        np.zeros(layout.f32, np.float32),
-                        np.zeros(layout.f64, np.float64),
-                        np.zeros(layout.i64, np.int64),
-                    )
-                )
-            )
+            arrays = [np.zeros(section.length, section.dtype) for section in self._schema.layout.sections]
+            self._spare.append(self._schema.views(Vector(*arrays)))
         return self._spare[depth]
 
 

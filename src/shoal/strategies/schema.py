@@ -2,6 +2,8 @@
 
 A gradient is a weighted mean over pieces, a metric's state a sum, an integer state is taken from the first
 piece (a mean of integers is nonsense). All three become one addition along the piece tree.
+
+With a codec that rounds, gradients lie in its records, where that makes them smaller; all else stays as it is.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from shoal.codecs.rounding import AbstractRounding
 from shoal.collectives.layout import PieceRun, Vector, VectorLayout
 
 Array = np.ndarray[Any, Any]
@@ -54,21 +57,31 @@ class Entry(msgspec.Struct, frozen=True):
 class Schema:
     """The entries of an exchange in their fixed order, each at its aligned place."""
 
-    def __init__(self, entries: Sequence[Entry], gradients: int = 0) -> None:
-        """So many of the first entries are gradients."""
+    def __init__(self, entries: Sequence[Entry], gradients: int = 0, rounding: AbstractRounding | None = None) -> None:
+        """So many of the first entries are gradients; `rounding`: how they are rounded."""
         self.entries = tuple(entries)
-        ends = {"f32": 0, "f64": 0, "i64": 0}
+        self._count = gradients
+        self.rounding = rounding
+        ends = {"f32": 0, "f64": 0, "i64": 0, "rounded": 0}
         places = []
-        for entry in self.entries:
-            step = ALIGNMENT // (4 if entry.section == "f32" else 8)
-            start = -(-ends[entry.section] // step) * step
-            places.append((entry.section, start, start + entry.size))
-            ends[entry.section] = start + entry.size
+        for number, entry in enumerate(self.entries):
+            if rounding is not None and number < gradients and _is_rounded(entry, rounding):
+                section, step, length = "rounded", 1, rounding.records(entry.size)
+            else:
+                section, length = entry.section, entry.size
+                step = ALIGNMENT // (4 if section == "f32" else 8)
+            start = -(-ends[section] // step) * step
+            places.append((section, start, start + length))
+            ends[section] = start + length
         self.places = tuple(places)
-        self.layout = VectorLayout(**ends)
+        self.layout = VectorLayout(**ends, rounding=rounding)
         self.gradients = tuple(
             PieceRun(Vector._fields.index(section), start, stop) for section, start, stop in places[:gradients]
         )
+
+    def rounded(self, rounding: AbstractRounding | None) -> Schema:
+        """The same entries, with their gradients rounded so."""
+        return Schema(self.entries, self._count, rounding)
 
     def fingerprint(self) -> bytes:
         """Equal on workers that exchange the same entries in the same order."""
@@ -77,6 +90,31 @@ class Schema:
         return hashlib.blake2b(msgspec.json.encode(alike), digest_size=16).digest()
 
     def views(self, vector: Vector) -> list[Array]:
-        """Each entry's part of a vector, flat and in place."""
-        sections = {"f32": vector.f32, "f64": vector.f64, "i64": vector.i64}
+        """Each entry's part of a vector, flat and in place. What is rounded is given as its records."""
+        sections = vector._asdict()
         return [sections[section][start:stop] for section, start, stop in self.places]
+
+    def totals(self, vector: Vector, decoded: Array) -> list[Array]:
+        """Each entry's part of a sum, flat. `decoded` is where what is rounded becomes numbers again: `decoded_size` of
+        them, which stay there until the next sum.
+        """
+        views = self.views(vector)
+        if self.rounding is None:
+            return views
+        self.rounding.decode(vector.rounded, decoded)
+        for number, (section, start, _) in enumerate(self.places):
+            if section == "rounded":
+                entry, first = self.entries[number], start * self.rounding.elements
+                values = decoded[first : first + entry.size]
+                views[number] = values.astype(np.float64) if entry.section == "f64" else values
+        return views
+
+    @property
+    def decoded_size(self) -> int:
+        """Numbers that the records of a vector hold."""
+        return self.layout.rounded * self.rounding.elements if self.rounding is not None else 0
+
+
+def _is_rounded(entry: Entry, rounding: AbstractRounding) -> bool:
+    itemsize = {"f32": 4, "f64": 8}.get(entry.section)
+    return itemsize is not None and rounding.shrinks(entry.size, itemsize)

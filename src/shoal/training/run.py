@@ -85,6 +85,10 @@ class Run(Protocol):
         """What the command line said; None if it said nothing."""
 
     @property
+    def compress(self) -> str | None:
+        """The codec of gradients that the command line named; None if it named none."""
+
+    @property
     def check_every(self) -> int:
         """Steps between two comparisons of the workers' weights."""
 

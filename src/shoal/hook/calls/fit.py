@@ -183,7 +183,7 @@ def _prepared(
             batch,
             _Validation(validation, callbacks) if validation is not None else None,
             callbacks,
-            strategy.codec,
+            strategy.codec_for(run.compress),
         )
 
 

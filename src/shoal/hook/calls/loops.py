@@ -161,7 +161,7 @@ class Step:
         if not run.worker_group.is_late:
             share_chiefs_state(run.worker_group, engine, "step")
             engine.begin(seed)
-        self._steps = SingleSteps(run, engine, shape, pieces, "step", strategy.codec)
+        self._steps = SingleSteps(run, engine, shape, pieces, "step", strategy.codec_for(run.compress))
         return self._steps
 
 

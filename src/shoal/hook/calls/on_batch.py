@@ -119,7 +119,7 @@ def _steps_of(run: Run, strategy: AbstractStrategy, model: Any, spec: Spec) -> S
     engine.put_seeds_back()
     share_chiefs_state(run.worker_group, engine, "train_on_batch")
     engine.begin(seed)
-    steps = SingleSteps(run, engine, shape, pieces, "train_on_batch", strategy.codec)
+    steps = SingleSteps(run, engine, shape, pieces, "train_on_batch", strategy.codec_for(run.compress))
     kept.keep(model, steps)
     return steps
 
