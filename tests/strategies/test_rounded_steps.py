@@ -1,5 +1,5 @@
-"""Steps with a codec, among real worker groups: the totals are the same bits for any number of workers on any hosts, also
-when one of them dies in the middle of a step. Before processes do the same, in tests/hook/test_compressed.py.
+"""Steps with a codec that rounds, among real worker groups: the totals are the same bits for any workers on any
+hosts, also when one of them dies in the middle of a step. Processes do the same in tests/hook/test_compressed.py.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _DITHERS = 4096  # places in the table of dithers that a record may begin at
 
 
 class AbstractRounding(ABC):
-    """One way to round. `records` are arrays of type `record`; `values` are float32, a whole number of records or less."""
+    """One way to round. `records` are arrays of type `record`; `values` are float32."""
 
     name: str
     elements: int  # of a record; so many float32 are a whole number of cache lines

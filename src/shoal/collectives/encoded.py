@@ -71,7 +71,7 @@ class _EncodedExchange(AbstractExchange):
                 if right >= 0:
                     self._encoding.add(inputs[right], total)
                 else:
-                    for one, other in zip(total, self._register(right), strict=True):
+                    for one, other in zip(total[:3], self._register(right)[:3], strict=True):
                         np.add(one, other, out=one)
 
     def _register(self, operand: int) -> Vector:

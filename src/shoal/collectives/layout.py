@@ -31,7 +31,7 @@ class Vector(NamedTuple):
     f32: Array
     f64: Array
     i64: Array
-    rounded: Array = np.empty(0, "V1")  # noqa: RUF012 (it has no elements)
+    rounded: Array = np.empty(0, "V1")
 
 
 class Section(NamedTuple):
