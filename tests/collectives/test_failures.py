@@ -324,7 +324,7 @@ def test_a_worker_that_leaves_while_memory_is_shared_is_named_and_nothing_leaks(
         group = worker.form()
         try:
             if worker.me == "worker-2":
-                group.gather("opening an exchange", msgspec.msgpack.encode((300_000, 0, 0, 1)))
+                group.gather("opening an exchange", msgspec.msgpack.encode((300_000, 0, 0, 0, "", 1)))
             else:
                 group.open(VectorLayout(300_000), 1)
         finally:
