@@ -4,17 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-full browser test-keras check format bench chaos corpus clean
+.PHONY: demo test test-full browser sshd test-keras check format bench chaos corpus clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
 
 # In two processes: many tests wait for more than they compute.
-test: check browser
+test: check browser sshd
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # With every scene on every backend: about three times as long.
-test-full: check browser
+test-full: check browser sshd
 	SHOAL_TEST_ALL=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # In which the run's page is tested. Where it can't be installed, that test is skipped and says so.
@@ -23,6 +23,14 @@ browser:
 		{ test "$$(id -u)" = 0 && command -v apt-get > /dev/null && apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } > /dev/null 2>&1 || \
 		echo "there is no chromium here, and it can't be installed: the test of the run's page in a browser is skipped"
+
+# By which runs over several hosts are tested. Where it can't be installed, these tests are skipped and say so.
+sshd:
+	@command -v sshd > /dev/null || test -x /usr/sbin/sshd || \
+		{ test "$$(id -u)" = 0 && command -v apt-get > /dev/null && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openssh-server openssh-client rsync; } \
+		> /dev/null 2>&1 || \
+		echo "there is no sshd here, and it can't be installed: the tests of runs over ssh are skipped"
 
 # The hook with another Keras: `make test-keras VERSION=3.12.0`, or VERSION=nightly. It gets an environment of its own,
 # which has that Keras before all that .venv has. The tests are those that use every feature of Keras which Shoal hooks.

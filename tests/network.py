@@ -36,6 +36,10 @@ class Hosts:
         for name in self.names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=20)
 
+    def add_address(self, address: str) -> None:
+        """To the first host, where the other knows no way to it."""
+        _ip("-n", self.names[0], "addr", "add", f"{address}/32", "dev", "lo")
+
     def plug(self, state: str) -> None:
         _ip("-n", self.names[0], "link", "set", "cable", state)
 

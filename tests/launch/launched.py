@@ -43,6 +43,7 @@ class World:
             "XDG_CACHE_HOME": str(folder / "cache"),
             "SCENE": str(folder),
         }
+        self.prefix: list[str] = []  # before every command: what puts it onto another host
         self._launched: list[Launched] = []
 
     def script(self, text: str, name: str = "train.py") -> Path:
@@ -118,7 +119,7 @@ class Launched:
         self._said = {name: world.folder / f"{name}{mark}" for name in ("out", "err")}
         self._out, self._err = (path.open("wb+") for path in self._said.values())
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "shoal", *words],
+            [*world.prefix, sys.executable, "-m", "shoal", *words],
             env=environ,
             cwd=world.folder,
             stdin=stdin,

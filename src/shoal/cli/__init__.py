@@ -18,6 +18,7 @@ USAGE = 2  # the exit code for input that can't be used
 _FILES = {
     "run": "run",
     "join": "join",
+    "agent": "agent",
     "scale": "drain",
     "drain": "drain",
     "status": "status",

@@ -1,4 +1,4 @@
-"""`shoal run`: train a script on several workers of this machine."""
+"""`shoal run`: train a script on several workers, of this machine or of several hosts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from shoal.cli.optional_port import fill_in_port
 from shoal.codecs.words import ROUNDED
 from shoal.config import BACKENDS, STRATEGIES, TRANSPORTS
 from shoal.launch.local import start
+from shoal.launch.remote.host_list import named_hosts
 from shoal.launch.request import LaunchRequest
 
 
@@ -46,10 +47,8 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
     "-n",
     "workers",
     type=WorkerRange(),
-    default="1",
-    show_default=True,
     metavar="N|MIN:MAX",
-    help="Workers to start, and the least with which to go on.  [least: 1]",
+    help="Workers to start, and the least with which to go on.  [default: 1, or all slots of --hosts; least: 1]",
 )
 @click.option(
     "--max-restarts", type=int, default=3, show_default=True, metavar="K", help="Of a member that dies, per hour."
@@ -84,6 +83,13 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
     metavar="|".join(TRANSPORTS),
     help="How workers exchange gradients.",
 )
+@click.option("--hosts", metavar="HOST:SLOTS,…", help="Start workers on these hosts, over ssh.")
+@click.option("--hostfile", metavar="FILE", help="The same from a file, one host per line.")
+@click.option("--sync", is_flag=True, help="Copy the script's folder to the other hosts first.")
+@click.option(
+    "--remote-python", metavar="PATH", help="The Python that has Shoal there.  [default: the path of this one]"
+)
+@click.option("--env", multiple=True, metavar="NAME", help="Pass this variable on to the other hosts, too.")
 @click.option("--address", metavar="HOST:PORT", help="Where the coordinator listens.  [default: a unix socket]")
 @click.option("--key-file", metavar="FILE", help="Write what `shoal join` needs to this new file; keep it secret.")
 @click.option(
@@ -134,8 +140,9 @@ def run(context: click.Context, /, words: tuple[str, ...], **options: Any) -> No
     """Train SCRIPT on several workers. Everything after it is the script's own."""
     if not words:
         raise click.UsageError("name a script to train: shoal run -n 4 train.py")
-    least, most = options.pop("workers")
-    request = LaunchRequest(script=words[0], arguments=words[1:], workers=most, least=least, **options)
+    hosts = named_hosts(options.pop("hosts"), options.pop("hostfile"))
+    least, most = options.pop("workers") or (None, sum(host.slots for host in hosts) if hosts else 1)
+    request = LaunchRequest(script=words[0], arguments=words[1:], workers=most, least=least, hosts=hosts, **options)
     _hint_at_late_options(context, request)
     if request.dashboard is not None:
         from shoal.dashboard.extra import require

@@ -7,7 +7,7 @@ coordinator listens, the run's settings as they are on this host, and which work
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from shoal.launch.outputs import Outputs, say
 from shoal.launch.places import PlaceAsker
 from shoal.launch.plan import ProcessPlan, share
 from shoal.launch.script import BACKEND, read_script
+from shoal.launch.supervision.coordination import AbstractCoordination
 from shoal.launch.supervision.decisions import Supervision
 from shoal.launch.supervision.farewell import PARTING
 from shoal.launch.supervision.heard_signals import HeardSignals
@@ -41,32 +42,35 @@ class HostPart:
     address: str  # where the coordinator listens
 
 
-def attend(part: HostPart, asker: PlaceAsker, environ: Mapping[str, str], cores: Sequence[int]) -> End:
-    """From the first worker's start until nobody takes part from here."""
+def attend(
+    part: HostPart,
+    asker: PlaceAsker,
+    environ: Mapping[str, str],
+    cores: Sequence[int],
+    logs: Path | None = None,
+    coordinated: Callable[[RemoteCoordination], AbstractCoordination] = lambda inner: inner,
+) -> End:
+    """From the first worker's start until nobody takes part from here.
+
+    `logs`: where workers print, but the chief; None: all at the terminal. `coordinated`: who says more than a
+    coordinator elsewhere does.
+    """
     config = part.config
     with folders.create(folders.home(environ), f"{config.run}-{part.members[0]}") as folder:
         part.key.save(folder / "key")
         config.save(folder)
         coordinator_address.publish(folder, part.address)
-        return _supervise(part, asker, folder, environ, cores)
-
-
-def _supervise(
-    part: HostPart, asker: PlaceAsker, folder: Path, environ: Mapping[str, str], cores: Sequence[int]
-) -> End:
-    config = part.config
-    plans = plans_of(part, environ, cores)
-    supervision = Supervision(plans, part.max_restarts, PARTING)
-    alone = len(plans) == 1  # then it is at the terminal, and needs no log
-    logs = log_files.Logs(folder if alone else log_folder(config, environ), say)
-    with (
-        closing(HeardSignals()) as signals,
-        closing(KeptFolder(folder)) as kept,
-        closing(RemoteCoordination(_JoinedRun(asker, kept, config), plans)) as coordination,
-        closing(Outputs(logs, lambda id: alone)) as outputs,
-        closing(LocalLauncher(folder, outputs, _preload(config, plans), guests=True)) as launcher,
-    ):
-        return Supervisor(supervision, coordination, {plans[0].host: launcher}, kept, signals).run()
+        plans = plans_of(part, environ, cores)
+        supervision = Supervision(plans, part.max_restarts, PARTING)
+        kept_logs = log_files.Logs(logs or folder, say)
+        with (
+            closing(HeardSignals()) as signals,
+            closing(KeptFolder(folder)) as kept,
+            closing(coordinated(RemoteCoordination(_JoinedRun(asker, kept, config), plans))) as coordination,
+            closing(Outputs(kept_logs, lambda id: logs is None or id == log_files.CHIEF)) as outputs,
+            closing(LocalLauncher(folder, outputs, _preload(config, plans), guests=True)) as launcher,
+        ):
+            return Supervisor(supervision, coordination, {plans[0].host: launcher}, kept, signals).run()
 
 
 def plans_of(part: HostPart, environ: Mapping[str, str], cores: Sequence[int]) -> list[ProcessPlan]:

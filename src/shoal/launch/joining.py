@@ -45,9 +45,10 @@ def join(request: JoinRequest, environ: Mapping[str, str], cores: Sequence[int])
     members = tuple(place.member for place in places)
     part = HostPart(places[0].config, members, request.max_restarts, token.key, asker.address)
     asker.announce(members)
-    if len(members) > 1:
-        say(f"their output is in {log_folder(part.config, environ)}")
-    end = attend(part, asker, environ, cores)
+    logs = log_folder(part.config, environ) if len(members) > 1 else None  # one alone is at the terminal
+    if logs is not None:
+        say(f"their output is in {logs}")
+    end = attend(part, asker, environ, cores, logs)
     if end.reason:
         say(end.reason)
     return end.code

@@ -20,6 +20,7 @@ from shoal.cluster.messages import End
 from shoal.errors import UsageError
 from shoal.launch import logs, report
 from shoal.launch.live_line import LiveLine
+from shoal.launch.on_hosts import HostedRun, planned_on_hosts
 from shoal.launch.outputs import Outputs, say
 from shoal.launch.plan import THIS_HOST, LaunchPlan, make_plan, new_run
 from shoal.launch.request import LaunchRequest
@@ -56,26 +57,36 @@ def start(request: LaunchRequest, environ: Mapping[str, str], cores: tuple[int, 
         claimed = None
         if request.checkpoint is not None:
             claimed = stack.enter_context(claim(Path(request.checkpoint).absolute(), run, say))
-        return launch(make_plan(request, environ, cores, run), environ, claimed)
+        if request.hosts is None:
+            return launch(make_plan(request, environ, cores, run), environ, claimed)
+        plan, hosted = stack.enter_context(planned_on_hosts(request, environ, cores, run))
+        return launch(plan, environ, claimed, hosted)
 
 
-def launch(plan: LaunchPlan, environ: Mapping[str, str], claimed: int | None = None) -> Ended:
-    """Run it to its end. `claimed`: the lock on the folder of its checkpoints, which is held as long as it lives."""
+def launch(
+    plan: LaunchPlan, environ: Mapping[str, str], claimed: int | None = None, hosted: HostedRun | None = None
+) -> Ended:
+    """Run it to its end. `claimed`: the lock on the folder of its checkpoints, which is held as long as it lives.
+
+    `hosted`: its part on other hosts, if it has one.
+    """
     config = plan.config
     logs_folder = logs.prepare(Path(config.logs), prune=Path(config.logs).name == config.run)
     with folders.create(folders.home(environ), config.run) as folder:
         key = RunKey.new()
         key.save(folder / "key")
-        # Bound once and let go: an address in use, or too long, is found before anything is started.
         address = config.address or folders.coordinator_address(folder)
         certificate = folders.certificate(folder, address)
-        Listener(address, key, certificate=certificate).close()
-        config.save(folder)
         pin = certificate.pin if certificate is not None else Pin(bytes(32))  # nobody shows one on this host
+        # Bound once and let go: an address in use, too long, or out of others' reach is found before anything starts.
+        with closing(Listener(address, key, certificate=certificate)) as probe:
+            if hosted is not None:
+                hosted.order(plan, key, pin, probe)
+        config.save(folder)
         with _written(JoinToken(config.run, key, pin), plan.token):
             print(report.opening(config), file=sys.stderr, flush=True)
             try:
-                end = supervise(plan, folder, logs_folder, environ, claimed)
+                end = supervise(plan, folder, logs_folder, environ, claimed, hosted)
             finally:
                 if plan.trace is not None:
                     _write_trace(logs_folder, plan.trace)
@@ -85,26 +96,34 @@ def launch(plan: LaunchPlan, environ: Mapping[str, str], claimed: int | None = N
 
 
 def supervise(
-    plan: LaunchPlan, folder: Path, logs_folder: Path, environ: Mapping[str, str], claimed: int | None = None
+    plan: LaunchPlan,
+    folder: Path,
+    logs_folder: Path,
+    environ: Mapping[str, str],
+    claimed: int | None = None,
+    hosted: HostedRun | None = None,
 ) -> End:
     """From the coordinator's start to the end of all that was started, in the run's folder."""
     config = plan.config
     kept_logs = logs.Logs(logs_folder, say)
     supervision = Supervision(plan.members, plan.max_restarts, SAVING if config.saving is not None else ENDING)
-    members = [member.id for member in plan.members]
+    members = [*(member.id for member in plan.members), *(hosted.members if hosted is not None else ())]
     with (
         closing(HeardSignals()) as signals,
         closing(KeptFolder(folder)) as kept,
         # Closed after all others but these, so that whoever watches sees the end.
         _page(plan, folder, environ, kept_logs),
-        closing(LocalCoordination(folder, config, environ, kept_logs, members, claimed)) as coordination,
+        closing(LocalCoordination(folder, config, environ, kept_logs, members, claimed)) as local,
         closing(Outputs(kept_logs, lambda id: id == logs.CHIEF, config.verbose)) as outputs,
         closing(LocalLauncher(folder, outputs, plan.preload(THIS_HOST))) as launcher,
         closing(LiveLine(folder, environ)) if plan.live else contextlib.nullcontext(),
     ):
         look_every = FOLLOW_EVERY if config.verbose else WATCH_EVERY
-        launchers = {THIS_HOST: launcher}
-        return Supervisor(supervision, coordination, launchers, kept, signals, look_every).run()
+        coordination = local if hosted is None else hosted.begin(local, config)
+        end = Supervisor(supervision, coordination, {THIS_HOST: launcher}, kept, signals, look_every).run()
+        if hosted is not None:
+            hosted.end(end)
+        return end
 
 
 def _page(

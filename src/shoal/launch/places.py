@@ -69,7 +69,7 @@ class PlaceAsker:
         deadline = Deadline.after(_REACH_WITHIN)
         while True:
             try:
-                with closing(self._connect(deadline)) as connection:
+                with closing(self.connect(deadline)) as connection:
                     answer = _ask(connection, deadline)
                     if isinstance(answer, JoinerPlace):
                         return answer, connection.local_host()
@@ -82,8 +82,8 @@ class PlaceAsker:
                 raise UsageError(f"the run takes nobody in now: {answer.text}")
             time.sleep(_AGAIN)
 
-    def _connect(self, deadline: Deadline) -> Connection:
-        """Through the first of its addresses that leads there."""
+    def connect(self, deadline: Deadline) -> Connection:
+        """Through the first of its addresses that leads there. WireError if none does."""
         *others, last = ("127.0.0.1",) if self._name == "localhost" else names.lookup(self._name)
         for ip in others:
             try:

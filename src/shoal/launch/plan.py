@@ -73,15 +73,22 @@ def new_run() -> str:
 
 
 def make_plan(
-    request: LaunchRequest, environ: Mapping[str, str], cores: tuple[int, ...], run: str | None = None
+    request: LaunchRequest,
+    environ: Mapping[str, str],
+    cores: tuple[int, ...],
+    run: str | None = None,
+    here: tuple[str, ...] | None = None,
 ) -> LaunchPlan:
     """Check everything and fill in what was left open. UsageError says what to change.
 
-    Who has locked the folder of checkpoints has done it for the run of this id.
+    Who has locked the folder of checkpoints has done it for the run of this id. `here`: the workers that are started on
+    this host, of a run that has others elsewhere.
     """
     request = _with_address(request)
     _check_counts(request)
-    check_processes(_counts(request), request.workers + request.standby + request.servers, len(cores))
+    _check_hosts(request)
+    of_workers = here if here is not None else tuple(f"worker-{number}" for number in range(request.workers))
+    check_processes(_counts(request), len(of_workers) + request.standby + request.servers, len(cores))
     _check_one_of("strategy", request.strategy, STRATEGIES)
     _check_one_of("transport", request.transport, TRANSPORTS)
     if request.compress is not None:
@@ -91,7 +98,7 @@ def make_plan(
     environ = {**environ, BACKEND: request.backend} if request.backend else environ
     reading = read_script(script, request.is_module, environ)
     backend = choose_backend(request.backend, reading, environ)
-    threads = request.threads or max(1, len(cores) // request.workers)
+    threads = request.threads or max(1, len(cores) // max(1, len(of_workers)))
     seed = secrets.randbelow(2**32)
     run = run or new_run()
     resume = resumed_by(request)
@@ -126,15 +133,16 @@ def make_plan(
     # One worker of which nobody asked otherwise is plain Keras: all cores, all of the backend's own defaults.
     confined = not config.is_single or request.workers > 1 or request.threads is not None
     # With more to do than cores, the system shares them out better than a fixed deal could.
-    pinned = confined and request.workers * threads + request.servers <= len(cores)
+    pinned = confined and len(of_workers) * threads + request.servers <= len(cores)
     preloads = reading.leaves_environment
     # Where keras is not imported beforehand, the script may still choose, and finds its environment as it was.
     own = environment.of_worker({**environ, BACKEND: backend} if preloads else environ, threads, confined, seed)
+    standbys = (f"worker-{number}" for number in range(request.workers, request.workers + request.standby))
     return LaunchPlan(
         config,
         workers=tuple(
-            ProcessPlan(f"worker-{number}", share(cores, threads, number) if pinned else (), own)
-            for number in range(request.workers + request.standby)
+            ProcessPlan(id, share(cores, threads, place) if pinned else (), own)
+            for place, id in enumerate((*of_workers, *standbys))
         ),
         servers=tuple(ProcessPlan(f"server-{number}", (), own) for number in range(request.servers)),
         max_restarts=0 if config.least is None else request.max_restarts,
@@ -150,7 +158,8 @@ def _goes_on(request: LaunchRequest) -> bool:
     """Whether the run goes on after a loss. One worker without servers does not, unless others may join: it is plain
     Keras.
     """
-    several = request.workers > 1 or request.strategy == "ps" or request.key_file is not None
+    joined = request.key_file is not None or request.hosts is not None
+    several = request.workers > 1 or request.strategy == "ps" or joined
     return not request.fail_fast and several
 
 
@@ -239,6 +248,24 @@ def _check_not_yet(request: LaunchRequest) -> None:
         )
 
 
+def _check_hosts(request: LaunchRequest) -> None:
+    if request.hosts is None:
+        for option, given in {
+            "--sync": request.sync,
+            "--remote-python": request.remote_python,
+            "--env": request.env,
+        }.items():
+            if given:
+                raise UsageError(f"{option} is for workers on other hosts: name these with --hosts.")
+        return
+    if request.strategy == "ps":
+        raise UsageError(
+            "--hosts: parameter servers can't serve workers on other hosts yet: train without --strategy ps."
+        )
+    if request.transport == "shm":
+        raise UsageError("workers on several hosts share no memory: leave --transport shm out.")
+
+
 def _with_address(request: LaunchRequest) -> LaunchRequest:
     """The host by its number, whatever it was called."""
     if request.address is None:
@@ -258,7 +285,7 @@ def _host(request: LaunchRequest) -> str:
     where = parse_address(f"tcp:{request.address}")
     assert not isinstance(where, UnixAddress)
     if isinstance(where, TlsAddress):
-        if request.key_file is None:
+        if request.key_file is None and request.hosts is None:
             raise UsageError(
                 f"--address {request.address} can be reached from other hosts: name a --key-file for those who join."
             )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shoal.launch.remote.host_list import HostSlots
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
@@ -42,3 +44,7 @@ class LaunchRequest:
     trace: str | None = None  # the file to write one to
     live: bool = False  # show how it goes on
     dashboard: int | None = None  # the port of the run's page; 0: a free one
+    hosts: tuple[HostSlots, ...] | None = None  # None: this one
+    sync: bool = False  # copy the script's folder to them
+    remote_python: str | None = None  # the one that has Shoal there
+    env: tuple[str, ...] = ()  # variables that their workers get, besides the usual ones

@@ -33,6 +33,13 @@ def find_script(script: str, is_module: bool) -> str:
     return _check_script(script)
 
 
+def script_file(script: str, is_module: bool) -> Path:
+    """The file whose text is executed, of what `find_script` has found."""
+    if is_module:
+        return Path(_find_module(script).origin or "")
+    return Path(script) / "__main__.py" if Path(script).is_dir() else Path(script)
+
+
 def _check_script(script: str) -> str:
     path = Path(script)
     if path.is_dir() and not (path / "__main__.py").is_file():
@@ -79,12 +86,9 @@ def read_script(script: str, is_module: bool, environ: Mapping[str, str]) -> Rea
     if is_module:
         reader = _Reader(Path.cwd(), environ)
         reader.read_packages(script)
-        path = Path(_find_module(script).origin or "")
     else:
-        path = Path(script)
-        path = path / "__main__.py" if path.is_dir() else path
-        reader = _Reader(path.parent, environ)
-    reader.read(path, is_main=True)
+        reader = _Reader(script_file(script, False).parent, environ)
+    reader.read(script_file(script, is_module), is_main=True)
     return reader.reading()
 
 

@@ -60,6 +60,33 @@ def own_address(host: str) -> str:
     return (beyond or found)[0]
 
 
+def is_own(address: str) -> bool:
+    """Whether this address is one of this host's."""
+    with socket.socket(_family(address)) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def free_address_towards(address: str) -> str | None:
+    """HOST:PORT, free, of this host as that one sees it; None if there is no way there."""
+    try:
+        with socket.socket(_family(address), socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))  # which sends nothing
+            own = probe.getsockname()[0]
+        with socket.socket(_family(address)) as free:
+            free.bind((own, 0))
+            return joined(own, free.getsockname()[1])
+    except OSError:
+        return None
+
+
+def _family(address: str) -> int:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
 def _look_up(host: str, answers: queue.Queue[tuple[str, ...] | OSError]) -> None:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)

@@ -173,6 +173,10 @@ class Supervision:
                 self._asked.remove(plan)
                 return [] if self._interrupts or self._end is not None else [self._start(id, plan)]
             case Wanted(workers):
+                if not self._workers:
+                    return [
+                        ShowUser("this host has no workers, so none can be added here: use `shoal join` on another")
+                    ]
                 return [self._ask(self._spare_plan()) for _ in range(workers)]
             case MemberTold(text):
                 return [ShowUser(text)]

@@ -1,0 +1,169 @@
+"""`shoal run --hosts`: the coordinator and perhaps some workers here, an agent with the others on every other host.
+
+Everything is compared before anything is started: packages, the script, processors, whether the coordinator's port can
+be reached from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shoal.cluster.messages import End
+from shoal.config import RunConfig
+from shoal.errors import UsageError
+from shoal.launch.outputs import say
+from shoal.launch.plan import LaunchPlan, make_plan
+from shoal.launch.remote.agents import Agents, agent_words
+from shoal.launch.remote.agents_coordination import AgentsCoordination
+from shoal.launch.remote.channel import HostOrder, Inquiry
+from shoal.launch.remote.host_facts import look_around
+from shoal.launch.remote.host_list import HostSlots, shares
+from shoal.launch.remote.passed_on import passed_on
+from shoal.launch.remote.remote_shell import Ssh
+from shoal.launch.remote.sync import sync, synced_folder
+from shoal.launch.request import LaunchRequest
+from shoal.launch.script import find_script
+from shoal.launch.supervision.local_coordination import LocalCoordination
+from shoal.wire import names
+from shoal.wire.certificates import Pin
+from shoal.wire.keys import RunKey
+from shoal.wire.listener import Listener
+
+_ASK_SSH_WITHIN = 10.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlacement:
+    """Which workers are started where."""
+
+    here: tuple[str, ...]
+    elsewhere: Mapping[str, tuple[str, ...]]  # by host; none is empty
+
+    @classmethod
+    def of(cls, hosts: tuple[HostSlots, ...], workers: int, is_here: Sequence[bool]) -> HostPlacement:
+        given = shares(hosts, workers)
+        here = tuple(id for ids, own in zip(given, is_here, strict=True) if own for id in ids)
+        others = zip(hosts, given, is_here, strict=True)
+        return cls(here, {host.name: ids for host, ids, own in others if ids and not own})
+
+    def threads(self, cores: Mapping[str, int], here: int) -> int:
+        """Of each worker: as many as the tightest host has cores for."""
+        parts = [(ids, cores[host]) for host, ids in self.elsewhere.items()]
+        parts += [(self.here, here)] if self.here else []
+        return max(1, min(number // len(ids) for ids, number in parts))
+
+
+class HostedRun:
+    """A run's agents, from before its plan is made to its end."""
+
+    def __init__(self, placement: HostPlacement, agents: Agents) -> None:
+        self._placement = placement
+        self._agents = agents
+        self._joined: AgentsCoordination | None = None
+
+    @property
+    def members(self) -> list[str]:
+        """Those on other hosts."""
+        return [id for ids in self._placement.elsewhere.values() for id in ids]
+
+    def order(self, plan: LaunchPlan, key: RunKey, pin: Pin, probe: Listener) -> None:
+        """Give each agent its part. UsageError names the hosts that can't reach the coordinator's address."""
+        assert plan.config.address is not None
+        address = plan.config.address.removeprefix("tcp:")
+        self._agents.order(
+            {
+                host: HostOrder(plan.config, ids, plan.max_restarts, key.hex(), str(pin), address)
+                for host, ids in self._placement.elsewhere.items()
+            },
+            probe,
+        )
+
+    def begin(self, coordination: LocalCoordination, config: RunConfig) -> AgentsCoordination:
+        """The coordinator has been started; returns what hears of it and of the agents."""
+        self._joined = AgentsCoordination(coordination, self._agents, Path(config.logs), config.verbose)
+        self._agents.go()
+        return self._joined
+
+    def end(self, end: End) -> None:
+        """The run is over: all that it has started elsewhere goes."""
+        joined = self._joined
+        assert joined is not None
+        self._agents.close(end, joined.heed_agents)
+
+    def close(self) -> None:
+        self._agents.close(None)
+        if self._joined is not None:
+            self._joined.close()
+
+
+@contextlib.contextmanager
+def planned_on_hosts(
+    request: LaunchRequest, environ: Mapping[str, str], cores: tuple[int, ...], run: str
+) -> Iterator[tuple[LaunchPlan, HostedRun | None]]:
+    """The plan of the part that is started here, and what is started elsewhere. UsageError if the hosts do not fit."""
+    hosts = request.hosts
+    assert hosts is not None
+    shell = Ssh()
+    places = {host.name: _addresses(host.name, shell) for host in hosts}
+    own = [_is_here(host.name, places[host.name]) for host in hosts]
+    placement = HostPlacement.of(hosts, request.workers, own)
+    if request.standby and not placement.here:
+        raise UsageError("--standby waits on this host, which is not one of --hosts: add it, or leave --standby out.")
+    if not placement.elsewhere:
+        yield make_plan(replace(request, hosts=None), environ, cores, run), None
+        return
+    if request.address is None:
+        request = replace(request, address=_free_address([places[host] for host in placement.elsewhere]))
+    draft = make_plan(request, environ, cores, run, placement.here)
+    script, is_module = find_script(request.script, request.is_module), request.is_module
+    here = look_around(draft.config.backend, script, is_module, len(cores))
+    passed = passed_on(environ, request.env)
+    if request.sync:
+        sync(synced_folder(script, is_module), list(placement.elsewhere), shell, say)
+    agents = Agents(shell, list(placement.elsewhere), agent_words(request.remote_python or sys.executable))
+    with contextlib.closing(HostedRun(placement, agents)) as hosted:
+        inquiry = Inquiry(os.getcwd(), script, is_module, draft.config.backend, passed)
+        facts = agents.inquire(inquiry, here)
+        threads = request.threads or placement.threads({host: told.cores for host, told in facts.items()}, len(cores))
+        plan = make_plan(replace(request, threads=threads), environ, cores, run, placement.here)
+        listed = [f"{host} ({len(ids)})" for host, ids in placement.elsewhere.items()]
+        say(f"hosts: {', '.join([*([f'this one ({len(placement.here)})'] if placement.here else []), *listed])}")
+        yield plan, hosted
+
+
+def _addresses(host: str, shell: Ssh) -> tuple[str, ...]:
+    """Of a host, as ssh's configuration knows it; none if only ssh finds the way."""
+    try:
+        asked = subprocess.run(
+            [shell.program, "-G", "--", host], capture_output=True, text=True, timeout=_ASK_SSH_WITHIN, check=False
+        )
+    except FileNotFoundError:
+        raise UsageError("there is no ssh on this host: install it, or start the workers with `shoal join`.") from None
+    except subprocess.TimeoutExpired:
+        return ()
+    found = [line.partition(" ")[2] for line in asked.stdout.splitlines() if line.startswith("hostname ")]
+    with contextlib.suppress(UsageError):
+        return names.lookup(found[0] if found else host.rpartition("@")[2])
+    return ()
+
+
+def _is_here(host: str, addresses: Sequence[str]) -> bool:
+    """Whether it is this host."""
+    return any(map(names.is_own, addresses)) or host == os.uname().nodename
+
+
+def _free_address(hosts: Sequence[Sequence[str]]) -> str:
+    """A free port at the address of this host from which the first of the others is reached."""
+    for address in (address for addresses in hosts for address in addresses):
+        if (own := names.free_address_towards(address)) is not None:
+            return own
+    raise UsageError(
+        "none of the hosts has an address that this one knows a way to: ssh goes through another. Say with --address "
+        "HOST:PORT where they reach this host."
+    )

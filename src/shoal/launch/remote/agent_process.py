@@ -1,0 +1,117 @@
+"""An agent that a launcher has started on another host, over ssh or the like: `shoal agent`.
+
+Its standard input and output are the channel to the launcher (channel.py). What its workers print goes there too.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from typing import TypeVar
+
+import msgspec
+
+from shoal.clock import Deadline
+from shoal.errors import BadFrame, UsageError, WireError
+from shoal.launch.agent import HostPart, attend, log_folder
+from shoal.launch.places import PlaceAsker, ScriptHere
+from shoal.launch.remote.agent_coordination import AgentCoordination
+from shoal.launch.remote.channel import (
+    AgentChannel,
+    AgentLeft,
+    FactsTold,
+    Go,
+    HostOrder,
+    Inquiry,
+    Reached,
+    Unable,
+)
+from shoal.launch.remote.host_facts import look_around
+from shoal.launch.remote.relay import Relay
+from shoal.launch.script import find_script
+from shoal.wire.certificates import Pin
+from shoal.wire.join_token import JoinToken
+from shoal.wire.keys import RunKey
+from shoal.wire.messages import Message
+
+SomeMessage = TypeVar("SomeMessage", bound=Message)
+
+_REACH_WITHIN = 10.0  # seconds to a launcher that listens: more is a firewall
+_COORDINATOR_WITHIN = 60.0  # seconds
+_AGAIN = 0.1  # seconds
+
+
+def main(environ: Mapping[str, str]) -> int:
+    """Take part in a run as the launcher says; returns when nothing of it is left here."""
+    channel = AgentChannel(os.dup(0), os.dup(1), at_agent=True)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    with closing(Relay(channel)) as relay:
+        try:
+            reason = _take_part(channel, relay, environ)
+        except EOFError:
+            return 1  # the launcher is gone, and nothing was started
+        except (UsageError, WireError) as error:
+            channel.send(Unable(str(error)))
+            return 1
+    channel.send(AgentLeft(reason))
+    return 0
+
+
+def _take_part(channel: AgentChannel, relay: Relay, environ: Mapping[str, str]) -> str:
+    """Returns why it ended early, if it did."""
+    inquiry = _next(channel, Inquiry)
+    environ = {**environ, **inquiry.environment}
+    try:
+        os.chdir(inquiry.folder)
+    except OSError as error:
+        raise UsageError(
+            f"there is no folder {inquiry.folder} to work in ({error.strerror}). Have it on a shared disk, or let "
+            "`--sync` copy the script's folder"
+        ) from error
+    cores = sorted(os.sched_getaffinity(0))
+    script = find_script(inquiry.script, inquiry.is_module)
+    channel.send(FactsTold(look_around(inquiry.backend, script, inquiry.is_module, len(cores))))
+
+    order = _next(channel, HostOrder)
+    config = msgspec.structs.replace(order.config, script=script, logs="")
+    token = JoinToken(config.run, RunKey(bytes.fromhex(order.key)), Pin.parse(order.pin))
+    asker = PlaceAsker(order.address, token, ScriptHere(script, config.arguments, config.is_module), None)
+    host = _reach(asker, _REACH_WITHIN, insist=False)
+    channel.send(Reached())
+
+    _next(channel, Go)
+    _reach(asker, _COORDINATOR_WITHIN, insist=True)
+    config = msgspec.structs.replace(config, host=host)
+    part = HostPart(config, order.members, order.max_restarts, token.key, asker.address)
+    logs = log_folder(config, environ)
+    relay.follow(logs)
+    saves = config.saving is not None
+    return attend(part, asker, environ, cores, logs, lambda inner: AgentCoordination(inner, channel, saves)).reason
+
+
+def _next(channel: AgentChannel, kind: type[SomeMessage]) -> SomeMessage:
+    """The next message, which is of this kind. The launcher says what it says at once, and in this order."""
+    message = channel.next()
+    if not isinstance(message, kind):
+        raise BadFrame(f"expected {kind.__name__}, got {type(message).__name__}: use the same Shoal on all hosts")
+    return message
+
+
+def _reach(asker: PlaceAsker, within: float, insist: bool) -> str:
+    """This host's address that leads to the coordinator. `insist`: it is about to listen."""
+    deadline = Deadline.after(within)
+    while True:
+        try:
+            with closing(asker.connect(deadline)) as connection:
+                return connection.local_host()
+        except WireError as error:
+            if not insist or deadline.passed():
+                raise UsageError(
+                    f"it can't reach {asker.where} of the launcher's host: {error}. If a firewall is in between, let "
+                    "that port through, or choose another with --address HOST:PORT"
+                ) from error
+            time.sleep(_AGAIN)

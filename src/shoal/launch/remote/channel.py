@@ -1,0 +1,154 @@
+"""Between a launcher and the agent that it has started on a host: one JSON message per line, each way.
+
+    launcher ──Inquiry──▶ agent         what is there?
+    launcher ◀─FactsTold── agent        or Unable: why it can't take part
+    launcher ──HostOrder──▶ agent       the key, the settings, the workers
+    launcher ◀──Reached─── agent        or Unable: it can't reach the coordinator's address
+    launcher ────Go──────▶ agent        the coordinator listens
+    launcher ◀── Spawned, Dying, Reaped, Printed, LogText … AgentLeft
+    launcher ───End───────▶ agent       the run is over
+
+They travel over the standard streams of ssh, srun or whatever started the agent, so the key is in no command line and
+in no environment. When the launcher ends, by whatever cause, the agent reads the end of its input, and ends all that it
+has started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+
+import msgspec
+
+from shoal.cluster.launcher_pipe import Dying, Reaped, Spawned
+from shoal.cluster.messages import End
+from shoal.config import RunConfig
+from shoal.errors import BadFrame
+from shoal.launch.remote.host_facts import HostFacts
+from shoal.wire.messages import Message
+
+LINE_LIMIT = 4 << 20  # bytes
+
+
+class Inquiry(Message, frozen=True):
+    """Launcher -> agent: what is there? Answered with FactsTold or Unable."""
+
+    folder: str  # to work in
+    script: str
+    is_module: bool
+    backend: str
+    environment: dict[str, str]  # on top of the host's own
+
+
+class FactsTold(Message, frozen=True):
+    """Agent -> launcher."""
+
+    facts: HostFacts
+
+
+class Unable(Message, frozen=True):
+    """Agent -> launcher: it can't take part, and this is why."""
+
+    why: str
+
+
+class HostOrder(Message, frozen=True):
+    """Launcher -> agent: your part of the run. Answered with Reached or Unable."""
+
+    config: RunConfig  # as it is on the launcher's host
+    members: tuple[str, ...]  # to be started
+    max_restarts: int
+    key: str
+    pin: str  # of the coordinator's certificate
+    address: str  # HOST:PORT where it listens
+
+
+class Reached(Message, frozen=True):
+    """Agent -> launcher: the address can be reached from here."""
+
+
+class Go(Message, frozen=True):
+    """Launcher -> agent: the coordinator listens."""
+
+
+class Printed(Message, frozen=True):
+    """Agent -> launcher: a worker at the terminal has printed this."""
+
+    stream: int  # 1 or 2
+    data: bytes
+
+
+class LogText(Message, frozen=True):
+    """Agent -> launcher: this was added to a worker's log."""
+
+    log: str
+    data: bytes
+
+
+class AgentLeft(Message, frozen=True):
+    """Agent -> launcher: nobody takes part from here any more."""
+
+    reason: str  # empty: as it should be
+
+
+_TO_AGENT = msgspec.json.Decoder(Inquiry | HostOrder | Go | End)
+_TO_LAUNCHER = msgspec.json.Decoder(
+    FactsTold | Unable | Reached | Spawned | Dying | Reaped | Printed | LogText | AgentLeft
+)
+
+
+class AgentChannel:
+    """One end. Several threads may send; one receives. Its owner closes the descriptors."""
+
+    def __init__(self, read_fd: int, write_fd: int, at_agent: bool) -> None:
+        self._read_fd = read_fd
+        self._write_fd = write_fd
+        self._decoder: msgspec.json.Decoder[Message] = _TO_AGENT if at_agent else _TO_LAUNCHER
+        self._encode = msgspec.json.Encoder().encode
+        self._partial = b""
+        self._waiting: deque[Message] = deque()  # received together with one that was asked for alone
+        self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        """Readable when `receive` has something to do."""
+        return self._read_fd
+
+    def send(self, message: Message) -> None:
+        """Send, if the other side is still there."""
+        data = self._encode(message) + b"\n"
+        with self._lock, contextlib.suppress(OSError):
+            while data:
+                data = data[os.write(self._write_fd, data) :]
+
+    def next(self) -> Message:
+        """The next message alone; waits for it. EOFError, BadFrame."""
+        while not self._waiting:
+            self._waiting.extend(self._receive())
+        return self._waiting.popleft()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `receive` has something to tell although nothing is to be read."""
+        return bool(self._waiting)
+
+    def receive(self) -> list[Message]:
+        """Whatever has arrived; waits for the first bytes. EOFError once the other side is gone; BadFrame."""
+        if self._waiting:
+            messages = list(self._waiting)
+            self._waiting.clear()
+            return messages
+        return self._receive()
+
+    def _receive(self) -> list[Message]:
+        data = os.read(self._read_fd, 1 << 16)
+        if not data:
+            raise EOFError
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if len(self._partial) > LINE_LIMIT:
+            raise BadFrame(f"a line of more than {LINE_LIMIT:,} bytes")
+        try:
+            return [self._decoder.decode(line) for line in lines]
+        except msgspec.MsgspecError as error:
+            raise BadFrame(f"{lines[0][:200]!r} is not what was expected: {error}") from error

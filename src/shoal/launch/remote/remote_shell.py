@@ -1,0 +1,85 @@
+"""How an agent is started on a host: by ssh, by srun. They differ in this, and in what their errors mean."""
+
+from __future__ import annotations
+
+import shlex
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+
+class AbstractRemoteShell(ABC):
+    """Runs a command on another host, with our standard streams as its own. Its end is the command's end."""
+
+    @abstractmethod
+    def command(self, host: str, words: list[str]) -> list[str]:
+        """What to execute here so that these words are executed there."""
+
+    @abstractmethod
+    def explain(self, host: str, code: int, said: str) -> str:
+        """Why it has ended, of its exit code and of what it said; with what to do about it."""
+
+
+# What ssh says, what that means and what to do about it, the most telling first.
+_SSH_SAYS = (
+    (
+        "REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "ssh refuses it: its host key has changed. If that was on purpose, remove the old one with `ssh-keygen -R "
+        "{host}`; if not, somebody else may answer in its place",
+    ),
+    (
+        "Host key verification failed",
+        "ssh refuses it: its host key is not known here. Connect once by hand, `ssh {host}`, and compare the key",
+    ),
+    ("Could not resolve hostname", "there is no such host, neither by name nor in ssh's configuration"),
+    (
+        "Permission denied (",
+        "ssh was not let in: it must work without a password, by a key or an agent of ssh. Try `ssh -o BatchMode=yes "
+        "{host} true`",
+    ),
+    (
+        "Connection refused",
+        "nobody listens for ssh there. Is sshd running, and at the port that ssh's configuration has?",
+    ),
+    ("timed out", "ssh got no answer. Is the host up, and does a firewall let ssh through?"),
+    ("No route to host", "there is no way to it from here. Is the host up?"),
+    (
+        "No module named shoal",
+        "Shoal is not installed there for the Python that was started. Install it, or name another: --remote-python",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ssh(AbstractRemoteShell):
+    """With the user's configuration, and all of its checks of host keys. It never asks for anything."""
+
+    program: str = "ssh"
+
+    @property
+    def program_words(self) -> list[str]:
+        options = ["BatchMode=yes", "ConnectTimeout=10", "ClearAllForwardings=yes"]
+        return [self.program, "-T", *(word for option in options for word in ("-o", option))]
+
+    def command(self, host: str, words: list[str]) -> list[str]:
+        return self.script(host, f"exec {shlex.join(words)}")
+
+    def script(self, host: str, line: str) -> list[str]:
+        """The same, for a line of the shell there."""
+        return [*self.program_words, "--", host, line]
+
+    def explain(self, host: str, code: int, said: str) -> str:
+        for words, meaning in _SSH_SAYS:
+            if words in said:
+                return f"{meaning.format(host=host)}.{_quoted(said)}"
+        if code in (126, 127):
+            return (
+                "the Python that was to be started is not there. Install Shoal under the same path as here, or name "
+                f"another Python with --remote-python.{_quoted(said)}"
+            )
+        how = "ssh failed" if code == 255 else f"the agent ended with code {code}"
+        return f"{how}.{_quoted(said)}"
+
+
+def _quoted(said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip(" @\r")]
+    return f" It said: {' '.join(lines[-3:])}" if lines else ""

@@ -1,0 +1,102 @@
+"""A real sshd on another host, which is a network namespace; whatever it starts belongs to the test's world."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.network import SECOND
+
+from .launched import World, eventually
+
+SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+FAR = "far"  # what ssh's configuration calls the host
+
+
+class Sshd:
+    """Running, at port 22 of `namespace`, from its making to `close`."""
+
+    def __init__(self, world: World, namespace: str, hides: str | None = None) -> None:
+        """`hides`: a program that the host does not have. It has a folder `project` that is not the test's."""
+        self._folder = world.folder / "ssh"
+        self._folder.mkdir(mode=0o700)
+        Path("/run/sshd").mkdir(exist_ok=True)
+        self._make_key("host")
+        self._make_key("user")
+        self.know(self._public("host"))
+        shutil.copy(self._folder / "user.pub", self._folder / "authorized")
+        self.runtime = world.folder / "far"
+        self.runtime.mkdir(mode=0o700)
+        seen = {
+            **{name: world.environ[name] for name in ("XDG_CACHE_HOME", "SCENE")},
+            "XDG_RUNTIME_DIR": self.runtime,
+            "XDG_STATE_HOME": self.runtime / "state",
+            "PYTHONPATH": self.runtime / "site",
+        }
+        of_world = " ".join(f"{name}={value}" for name, value in seen.items())
+        self._write(
+            "sshd_config",
+            f"ListenAddress {SECOND}",
+            f"HostKey {self._folder}/host",
+            f"AuthorizedKeysFile {self._folder}/authorized",
+            "StrictModes no",
+            "PidFile none",
+            "UsePAM no",
+            f"SetEnv {of_world}",
+        )
+        self._write(
+            "config",
+            f"Host {FAR}",
+            f"  HostName {SECOND}",
+            "Host *",
+            "  User root",
+            f"  IdentityFile {self._folder}/user",
+            f"  UserKnownHostsFile {self._folder}/known",
+            "  GlobalKnownHostsFile /dev/null",
+        )
+        # OpenSSH finds its configuration by the system's list of users, not by HOME.
+        program = self._folder / "bin" / "ssh"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {self._folder}/config "$@"\n')
+        program.chmod(0o755)
+        world.environ["PATH"] = f"{program.parent}:{world.environ['PATH']}"
+        self._log = (self._folder / "log").open("wb")
+        # A folder of its own in place of the test's, and a program that is not there: in a mount namespace.
+        self.own_folder = world.folder / "project"
+        self.own_folder.mkdir()
+        mounts = f"mount -t tmpfs none {self.own_folder}"
+        mounts += f" && mount --bind /dev/null {hides}" if hides is not None else ""
+        start = f"{mounts} && exec {SSHD} -D -e -f {self._folder}/sshd_config"
+        words = ["ip", "netns", "exec", namespace, "unshare", "-m", "sh", "-c", start]
+        self._process = subprocess.Popen(words, stderr=self._log, stdin=subprocess.DEVNULL)
+        eventually(lambda: "listening" in (self._folder / "log").read_text(), "sshd listens")
+
+    def know(self, key: str) -> None:
+        """From now on this is the host's key, as far as ssh knows."""
+        (self._folder / "known").write_text(f"{SECOND} {key}\n")
+
+    def change_key(self) -> None:
+        """As if another host answered."""
+        self._make_key("other")
+        self.know(self._public("other"))
+
+    def customize(self, text: str) -> None:
+        """What every Python process there does first."""
+        (self.runtime / "site").mkdir()
+        (self.runtime / "site" / "sitecustomize.py").write_text(text)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+    def _make_key(self, name: str) -> None:
+        words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self._folder / name)]
+        subprocess.run(words, check=True, capture_output=True, timeout=20)
+
+    def _public(self, name: str) -> str:
+        return " ".join((self._folder / f"{name}.pub").read_text().split()[:2])
+
+    def _write(self, name: str, *lines: str) -> None:
+        (self._folder / name).write_text("".join(f"{line}\n" for line in lines))

@@ -1,0 +1,108 @@
+"""Which hosts a run has, who is placed where, what ssh's words mean: pure."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.errors import UsageError
+from shoal.launch.on_hosts import HostPlacement
+from shoal.launch.remote.host_facts import HostFacts, advice, differences
+from shoal.launch.remote.host_list import HostSlots, parse_hostfile, parse_hosts, shares
+from shoal.launch.remote.passed_on import passed_on
+from shoal.launch.remote.remote_shell import Ssh
+
+FACTS = HostFacts("1.0", "3.11", "3.15.1", "2.3", "jax 0.9", "x86_64 avx2", "aa11", 8)
+
+
+def test_hosts_are_named_as_ssh_and_mpirun_know_them() -> None:
+    assert parse_hosts("a:4, me@b,[2001:db8::1]:2,2001:db8::2") == (
+        HostSlots("a", 4),
+        HostSlots("me@b", 1),
+        HostSlots("2001:db8::1", 2),
+        HostSlots("2001:db8::2", 1),
+    )
+    text = "a slots=4  # the large one\n\nb:2\nc 3\n"
+    assert parse_hostfile(text, "f") == (HostSlots("a", 4), HostSlots("b", 2), HostSlots("c", 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "'' is no host"),
+        ("a:0", "'0' is no number of slots"),
+        ("a:x", "'x' is no number of slots"),
+        ("-oProxyCommand=evil", "'-oProxyCommand=evil' is no host"),
+        ("a b", "'a b' is no host"),
+        ("a:1,b:2,a:3", "a is named twice"),
+    ],
+)
+def test_what_is_no_list_of_hosts_is_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse_hosts(text)
+
+
+def test_workers_of_one_host_are_neighbours_and_too_few_slots_are_named() -> None:
+    hosts = parse_hosts("a:2,b:3,c:1")
+    assert shares(hosts, 4) == (("worker-0", "worker-1"), ("worker-2", "worker-3"), ())
+    with pytest.raises(UsageError, match=r"-n 7: there are too few slots, 6 in all \(a has 2, b has 3, c has 1\)"):
+        shares(hosts, 7)
+
+
+def test_threads_are_those_that_the_tightest_host_has_cores_for() -> None:
+    placement = HostPlacement.of(parse_hosts("a:2,b:4,c:2"), 6, [True, False, False])
+    assert placement == HostPlacement(("worker-0", "worker-1"), {"b": tuple(f"worker-{n}" for n in (2, 3, 4, 5))})
+    assert placement.threads({"b": 8}, 16) == 2
+    assert placement.threads({"b": 2}, 16) == 1
+
+
+def test_a_difference_names_both_sides_and_what_to_do() -> None:
+    assert not differences(FACTS, "b", FACTS)
+    other = HostFacts("1.0", "3.11", "3.14.0", "2.3", "jax 0.9", "x86_64 avx2", "bb22", 64)
+    found = differences(other, "b", FACTS)
+    assert found == (
+        "keras is '3.14.0' on b and '3.15.1' on this host",
+        "the script is 'bb22' on b and 'aa11' on this host",
+    )
+    assert "same packages" in advice(found)
+    assert "--sync" in advice(found[1:])
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "meaning"),
+    [
+        (255, "ssh: Could not resolve hostname b: Name or service not known", "there is no such host"),
+        (255, "ssh: connect to host b port 22: Connection refused", "nobody listens for ssh there"),
+        (255, "root@b: Permission denied (publickey).", "ssh was not let in: it must work without a password"),
+        (255, "@@@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @@@\nHost key verification failed.", "has changed"),
+        (255, "No ED25519 host key is known for b.\nHost key verification failed.", "Connect once by hand, `ssh b`"),
+        (255, "ssh: connect to host b port 22: Connection timed out", "a firewall"),
+        (126, "bash: line 1: /opt/python: Permission denied", "--remote-python"),
+        (127, "bash: line 1: /opt/python: No such file or directory", "--remote-python"),
+        (1, "/opt/python: No module named shoal", "Shoal is not installed there"),
+        (3, "", "the agent ended with code 3"),
+    ],
+)
+def test_what_ssh_says_is_explained(code: int, said: str, meaning: str) -> None:
+    assert meaning in Ssh().explain("b", code, said)
+
+
+def test_ssh_keeps_the_users_configuration_and_never_asks() -> None:
+    words = Ssh().command("b", ["/a python", "-m", "shoal"])
+    assert words[words.index("--") :] == ["--", "b", "exec '/a python' -m shoal"]
+    options = words[: words.index("--")]
+    assert "BatchMode=yes" in options
+    assert not any("HostKey" in word or "KnownHosts" in word for word in options)
+
+
+def test_only_variables_that_change_what_is_computed_go_to_other_hosts() -> None:
+    environ = {
+        "KERAS_BACKEND": "jax",
+        "XLA_FLAGS": "f",
+        "AWS_SECRET": "s",
+        "HOME": "/me",
+        "TF_CONFIG": "{}",
+        "MINE": "1",
+    }
+    assert passed_on(environ, ["MINE"]) == {"KERAS_BACKEND": "jax", "XLA_FLAGS": "f", "MINE": "1"}
+    with pytest.raises(UsageError, match="--env YOURS: there is no such variable"):
+        passed_on(environ, ["YOURS"])
