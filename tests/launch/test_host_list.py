@@ -7,9 +7,10 @@ import pytest
 from shoal.errors import UsageError
 from shoal.launch.on_hosts import HostPlacement
 from shoal.launch.remote.host_facts import HostFacts, advice, differences
-from shoal.launch.remote.host_list import HostSlots, parse_hostfile, parse_hosts, shares
+from shoal.launch.remote.host_list import ChosenHosts, HostSlots, choose_hosts, parse_hostfile, parse_hosts, shares
 from shoal.launch.remote.passed_on import passed_on
-from shoal.launch.remote.remote_shell import Ssh
+from shoal.launch.remote.remote_shell import Srun, Ssh
+from shoal.launch.remote.slurm import allocation
 
 FACTS = HostFacts("1.0", "3.11", "3.15.1", "2.3", "jax 0.9", "x86_64 avx2", "aa11", 8)
 
@@ -106,3 +107,48 @@ def test_only_variables_that_change_what_is_computed_go_to_other_hosts() -> None
     assert passed_on(environ, ["MINE"]) == {"KERAS_BACKEND": "jax", "XLA_FLAGS": "f", "MINE": "1"}
     with pytest.raises(UsageError, match="--env YOURS: there is no such variable"):
         passed_on(environ, ["YOURS"])
+
+
+# As Slurm 22.05 sets them in a batch script of `sbatch --nodes=3 --ntasks-per-node=4`, the last node with fewer.
+BATCH = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "gpu[08-09],big-1", "SLURM_TASKS_PER_NODE": "4(x2),2"}
+NODES = (HostSlots("gpu08", 4), HostSlots("gpu09", 4), HostSlots("big-1", 2))
+
+
+def test_an_allocation_names_its_nodes_and_tasks() -> None:
+    assert allocation(BATCH) == NODES
+    assert allocation({**BATCH, "SLURM_STEP_ID": "4294967290"}) == NODES, "a shell of salloc"
+    assert allocation({**BATCH, "SLURM_STEP_ID": "0"}) is None, "a task that srun has started"
+    assert allocation({}) is None
+    racks = {**BATCH, "SLURM_JOB_NODELIST": "r[1-2]n[1,3]", "SLURM_TASKS_PER_NODE": "1(x4)"}
+    assert [host.name for host in allocation(racks) or ()] == ["r1n1", "r1n3", "r2n1", "r2n3"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"SLURM_TASKS_PER_NODE": "4(x2)"}, "names 3 nodes, SLURM_TASKS_PER_NODE=4.x2. has tasks of 2"),
+        ({"SLURM_TASKS_PER_NODE": "many"}, "is no list of numbers of tasks"),
+        ({"SLURM_JOB_NODELIST": "gpu[1-"}, "is no list of nodes"),
+        ({"SLURM_JOB_NODELIST": "a b"}, "is no list of nodes"),
+    ],
+)
+def test_an_allocation_that_is_not_understood_is_named(changed: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        allocation({**BATCH, **changed})
+
+
+def test_what_the_user_names_counts_more_than_an_allocation_and_one_node_is_this_one() -> None:
+    named = (HostSlots("a", 2),)
+    assert choose_hosts(named, NODES, None) == ChosenHosts(named, False, 2)
+    assert choose_hosts(None, NODES, None) == ChosenHosts(NODES, True, 10)
+    assert choose_hosts(None, NODES, 3) == ChosenHosts(NODES, True, 3)
+    assert choose_hosts(None, NODES[:1], None) == ChosenHosts(None, False, 4)
+    assert choose_hosts(None, NODES[:1], 8) == ChosenHosts(None, False, 8), "workers need not be tasks"
+    assert choose_hosts(None, None, None) == ChosenHosts(None, False, 1)
+
+
+def test_srun_starts_one_agent_on_one_node() -> None:
+    words = Srun().command("gpu08", ["python", "-m", "shoal"])
+    assert {"--nodes=1", "--ntasks=1", "--nodelist=gpu08", "--overlap"} <= set(words)
+    assert words[-4:] == ["--", "python", "-m", "shoal"]
+    assert "Invalid node" in Srun().explain("gpu08", 1, "srun: error: Invalid node name specified")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.network import FIRST, Hosts, may_make_hosts
+from tests.network import FIRST, SECOND, Hosts, may_make_hosts
 
 from .launched import World, eventually
 from .sshd import FAR, SSHD, Sshd
@@ -127,3 +127,38 @@ def test_a_host_that_cannot_take_part_is_named_before_anything_starts(
     assert said in run.err
     assert not world.marks("up")
     eventually(world.is_clean, "nothing is left")
+
+
+STAND_IN = """#!/bin/sh
+# As srun does: executes the words after -- on the node that --nodelist names, with its own standard streams.
+while [ "$1" != -- ]; do
+    [ "$1" = --nodelist=10.213.77.2 ] && found=yes
+    shift
+done
+shift
+[ "$found" = yes ] && exec ip netns exec {far} env XDG_RUNTIME_DIR={runtime} "$@"
+"""
+
+
+def test_in_a_slurm_allocation_srun_starts_one_agent_on_each_other_node(world: World, hosts: Hosts) -> None:
+    """With a stand-in for srun."""
+    near, far = hosts.names
+    runtime, program = world.folder / "far", world.folder / "bin" / "srun"
+    for folder in (runtime, program.parent):
+        folder.mkdir(mode=0o700)
+    program.write_text(STAND_IN.format(far=far, runtime=runtime))
+    program.chmod(0o755)
+    world.prefix = ["ip", "netns", "exec", near]
+    world.environ |= {
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "17",
+        "SLURM_JOB_NODELIST": f"{FIRST},{SECOND}",
+        "SLURM_TASKS_PER_NODE": "1,2",
+    }
+    run = world.run(WAIT, "--threads", 1)
+    eventually(lambda: len(world.marks("up")) == 3, "all are up")
+    assert f"shoal: hosts: this one (1), {SECOND} (2), by srun" in run.err
+    world.tell("go")
+    assert run.wait() == 0, run.err
+    assert run.out == "worker-0 is here\n"
+    assert not list((runtime / "shoal").iterdir())

@@ -15,7 +15,8 @@ from shoal.cli.optional_port import fill_in_port
 from shoal.codecs.words import ROUNDED
 from shoal.config import BACKENDS, STRATEGIES, TRANSPORTS
 from shoal.launch.local import start
-from shoal.launch.remote.host_list import named_hosts
+from shoal.launch.remote.host_list import choose_hosts, named_hosts
+from shoal.launch.remote.slurm import allocation
 from shoal.launch.request import LaunchRequest
 
 
@@ -48,7 +49,7 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
     "workers",
     type=WorkerRange(),
     metavar="N|MIN:MAX",
-    help="Workers to start, and the least with which to go on.  [default: 1, or all slots of --hosts; least: 1]",
+    help="Workers to start, and the least with which to go on.  [default: 1, or all slots of the hosts; least: 1]",
 )
 @click.option(
     "--max-restarts", type=int, default=3, show_default=True, metavar="K", help="Of a member that dies, per hour."
@@ -140,9 +141,11 @@ def run(context: click.Context, /, words: tuple[str, ...], **options: Any) -> No
     """Train SCRIPT on several workers. Everything after it is the script's own."""
     if not words:
         raise click.UsageError("name a script to train: shoal run -n 4 train.py")
-    hosts = named_hosts(options.pop("hosts"), options.pop("hostfile"))
-    least, most = options.pop("workers") or (None, sum(host.slots for host in hosts) if hosts else 1)
-    request = LaunchRequest(script=words[0], arguments=words[1:], workers=most, least=least, hosts=hosts, **options)
+    least, asked = options.pop("workers") or (None, None)
+    named = named_hosts(options.pop("hosts"), options.pop("hostfile"))
+    chosen = choose_hosts(named, allocation(os.environ) if named is None else None, asked)
+    options |= {"hosts": chosen.hosts, "by_srun": chosen.by_srun}
+    request = LaunchRequest(script=words[0], arguments=words[1:], workers=chosen.workers, least=least, **options)
     _hint_at_late_options(context, request)
     if request.dashboard is not None:
         from shoal.dashboard.extra import require

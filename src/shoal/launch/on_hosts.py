@@ -1,4 +1,5 @@
-"""`shoal run --hosts`: the coordinator and perhaps some workers here, an agent with the others on every other host.
+"""`shoal run --hosts`, or in a Slurm allocation: the coordinator and perhaps workers here, an agent with workers on
+every other host.
 
 Everything is compared before anything is started: packages, the script, processors, whether the coordinator's port can
 be reached from there.
@@ -8,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from shoal.launch.remote.channel import HostOrder, Inquiry
 from shoal.launch.remote.host_facts import look_around
 from shoal.launch.remote.host_list import HostSlots, shares
 from shoal.launch.remote.passed_on import passed_on
-from shoal.launch.remote.remote_shell import Ssh
+from shoal.launch.remote.remote_shell import AbstractRemoteShell, Srun, Ssh
 from shoal.launch.remote.sync import sync, synced_folder
 from shoal.launch.request import LaunchRequest
 from shoal.launch.script import find_script
@@ -34,8 +34,6 @@ from shoal.wire import names
 from shoal.wire.certificates import Pin
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
-
-_ASK_SSH_WITHIN = 10.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ def planned_on_hosts(
     """The plan of the part that is started here, and what is started elsewhere. UsageError if the hosts do not fit."""
     hosts = request.hosts
     assert hosts is not None
-    shell = Ssh()
+    shell: AbstractRemoteShell = Srun() if request.by_srun else Ssh()
     places = {host.name: _addresses(host.name, shell) for host in hosts}
     own = [_is_here(host.name, places[host.name]) for host in hosts]
     placement = HostPlacement.of(hosts, request.workers, own)
@@ -125,6 +123,8 @@ def planned_on_hosts(
     here = look_around(draft.config.backend, script, is_module, len(cores))
     passed = passed_on(environ, request.env)
     if request.sync:
+        if not isinstance(shell, Ssh):
+            raise UsageError("--sync copies over ssh. In a Slurm job have the script on a disk that all nodes see.")
         sync(synced_folder(script, is_module), list(placement.elsewhere), shell, say)
     agents = Agents(shell, list(placement.elsewhere), agent_words(request.remote_python or sys.executable))
     with contextlib.closing(HostedRun(placement, agents)) as hosted:
@@ -132,24 +132,17 @@ def planned_on_hosts(
         facts = agents.inquire(inquiry, here)
         threads = request.threads or placement.threads({host: told.cores for host, told in facts.items()}, len(cores))
         plan = make_plan(replace(request, threads=threads), environ, cores, run, placement.here)
-        listed = [f"{host} ({len(ids)})" for host, ids in placement.elsewhere.items()]
-        say(f"hosts: {', '.join([*([f'this one ({len(placement.here)})'] if placement.here else []), *listed])}")
+        listed = [f"this one ({len(placement.here)})"] if placement.here else []
+        listed += [f"{host} ({len(ids)})" for host, ids in placement.elsewhere.items()]
+        say(f"hosts: {', '.join(listed)}, by {shell.program}")
         yield plan, hosted
 
 
-def _addresses(host: str, shell: Ssh) -> tuple[str, ...]:
-    """Of a host, as ssh's configuration knows it; none if only ssh finds the way."""
-    try:
-        asked = subprocess.run(
-            [shell.program, "-G", "--", host], capture_output=True, text=True, timeout=_ASK_SSH_WITHIN, check=False
-        )
-    except FileNotFoundError:
-        raise UsageError("there is no ssh on this host: install it, or start the workers with `shoal join`.") from None
-    except subprocess.TimeoutExpired:
-        return ()
-    found = [line.partition(" ")[2] for line in asked.stdout.splitlines() if line.startswith("hostname ")]
+def _addresses(host: str, shell: AbstractRemoteShell) -> tuple[str, ...]:
+    """Of a host; none if only the shell finds the way."""
+    name = shell.host_name(host)
     with contextlib.suppress(UsageError):
-        return names.lookup(found[0] if found else host.rpartition("@")[2])
+        return names.lookup(name)
     return ()
 
 

@@ -45,6 +45,7 @@ class LaunchRequest:
     live: bool = False  # show how it goes on
     dashboard: int | None = None  # the port of the run's page; 0: a free one
     hosts: tuple[HostSlots, ...] | None = None  # None: this one
+    by_srun: bool = False  # they are nodes of a Slurm allocation
     sync: bool = False  # copy the script's folder to them
     remote_python: str | None = None  # the one that has Shoal there
     env: tuple[str, ...] = ()  # variables that their workers get, besides the usual ones

@@ -21,6 +21,27 @@ class HostSlots:
     slots: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class ChosenHosts:
+    """Where a run is, and how many workers it has unless that was said."""
+
+    hosts: tuple[HostSlots, ...] | None  # None: this one
+    by_srun: bool
+    workers: int
+
+
+def choose_hosts(
+    named: tuple[HostSlots, ...] | None, allocated: tuple[HostSlots, ...] | None, workers: int | None
+) -> ChosenHosts:
+    """`named`: by the user. `allocated`: by Slurm. `workers`: as the user said; they need not be tasks on one node."""
+    if named is not None:
+        return ChosenHosts(named, False, workers or sum(host.slots for host in named))
+    if allocated is None or (len(allocated) == 1 and workers is not None):
+        return ChosenHosts(None, False, workers or 1)
+    slots = workers or sum(host.slots for host in allocated)
+    return ChosenHosts(allocated if len(allocated) > 1 else None, len(allocated) > 1, slots)
+
+
 def named_hosts(hosts: str | None, hostfile: str | None) -> tuple[HostSlots, ...] | None:
     """Those of the one option or the other; None without both."""
     if hosts is not None and hostfile is not None:

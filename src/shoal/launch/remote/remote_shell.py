@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+
+from shoal.errors import UsageError
 
 
 class AbstractRemoteShell(ABC):
     """Runs a command on another host, with our standard streams as its own. Its end is the command's end."""
+
+    program: str
 
     @abstractmethod
     def command(self, host: str, words: list[str]) -> list[str]:
         """What to execute here so that these words are executed there."""
 
     @abstractmethod
+    def host_name(self, host: str) -> str:
+        """The name or address of what the user calls so. UsageError if there is no such program here."""
+
+    @abstractmethod
     def explain(self, host: str, code: int, said: str) -> str:
         """Why it has ended, of its exit code and of what it said; with what to do about it."""
 
+
+_ASK_WITHIN = 10.0  # seconds
 
 # What ssh says, what that means and what to do about it, the most telling first.
 _SSH_SAYS = (
@@ -63,6 +74,20 @@ class Ssh(AbstractRemoteShell):
     def command(self, host: str, words: list[str]) -> list[str]:
         return self.script(host, f"exec {shlex.join(words)}")
 
+    def host_name(self, host: str) -> str:
+        """As ssh's configuration has it."""
+        try:
+            asked = subprocess.run(
+                [self.program, "-G", "--", host], capture_output=True, text=True, timeout=_ASK_WITHIN, check=False
+            )
+        except FileNotFoundError:
+            text = "there is no ssh on this host: install it, or start the workers with `shoal join`."
+            raise UsageError(text) from None
+        except subprocess.TimeoutExpired:
+            return host
+        found = [line.partition(" ")[2] for line in asked.stdout.splitlines() if line.startswith("hostname ")]
+        return found[0] if found else host.rpartition("@")[2]
+
     def script(self, host: str, line: str) -> list[str]:
         """The same, for a line of the shell there."""
         return [*self.program_words, "--", host, line]
@@ -78,6 +103,23 @@ class Ssh(AbstractRemoteShell):
             )
         how = "ssh failed" if code == 255 else f"the agent ended with code {code}"
         return f"{how}.{_quoted(said)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Srun(AbstractRemoteShell):
+    """Within a Slurm allocation: a step of one task on one node, which shares it with whatever runs there."""
+
+    program: str = "srun"
+
+    def command(self, host: str, words: list[str]) -> list[str]:
+        where = ["--nodes=1", "--ntasks=1", f"--nodelist={host}"]
+        return [self.program, *where, "--overlap", "--cpu-bind=none", "--unbuffered", "--", *words]
+
+    def host_name(self, host: str) -> str:
+        return host
+
+    def explain(self, host: str, code: int, said: str) -> str:
+        return f"the step that srun started there ended with code {code}.{_quoted(said)}"
 
 
 def _quoted(said: str) -> str:
