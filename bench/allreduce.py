@@ -69,15 +69,15 @@ def main() -> None:
 
 
 class Workers:
-    """The two processes, told over pipes what to do next."""
+    """The two processes, told over pipes what to do next. `script` is this one, or that of another version."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, python: str = sys.executable, script: str = __file__) -> None:
         if len(os.sched_getaffinity(0)) < WORKERS:
             raise SystemExit("this benchmark needs two cores")
         environ = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self.processes = [
             subprocess.Popen(
-                [sys.executable, __file__, "--worker", str(rank), str(folder)],
+                [python, script, "--worker", str(rank), str(folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

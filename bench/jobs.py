@@ -37,26 +37,39 @@ def shoal(
     env: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
     samples: int = SAMPLES_PER_WORKER,
+    python: str = PYTHON,
 ) -> Job:
-    """Ours: the plain Keras script, unchanged, under `shoal run`."""
-    launch = [*launch_ours(workers, backend), *flags]
+    """Ours: the plain Keras script, unchanged, under `shoal run`. `python`: of the environment that has it."""
+    launch = [*launch_ours(workers, backend, python), *flags]
     argv = [*launch, *_script("plain_keras.py", model, samples)[1:], "--workers", str(workers)]
     command = Command(argv, {**QUIET, **(env or {})}, range(workers))
     return [Contestant(f"shoal -n {workers}", [command], samples * workers)]
 
 
 def stamped_shoal(
-    model: str, workers: int, samples: int, flags: Sequence[str], words: Sequence[str] = (), cores: int = WORKERS
+    model: str,
+    workers: int,
+    samples: int,
+    flags: Sequence[str],
+    words: Sequence[str] = (),
+    cores: int = WORKERS,
+    python: str = PYTHON,
 ) -> Stamped:
     """Ours on JAX, to be disturbed; `words` are further ones of the script's."""
     script = [str(PEERS / "plain_keras.py"), "--model", model, "--workers", str(workers), "--samples", str(samples)]
-    argv = [*launch_ours(workers, "jax"), *flags, *script, "--stamps", STAMPS, *words]
+    argv = [*launch_ours(workers, "jax", python), *flags, *script, "--stamps", STAMPS, *words]
     return Stamped(f"shoal -n {workers}", Command(argv, QUIET, range(cores)), workers)
 
 
-def served(model: str, flags: Sequence[str], samples: int = SAMPLES_PER_WORKER, workers: int = WORKERS) -> Job:
+def served(
+    model: str,
+    flags: Sequence[str],
+    samples: int = SAMPLES_PER_WORKER,
+    workers: int = WORKERS,
+    python: str = PYTHON,
+) -> Job:
     """Ours on JAX with parameter servers, not synchronous: a step is one worker's, a whole batch."""
-    launch = [*launch_ours(workers, "jax"), "--strategy", "ps", *flags]
+    launch = [*launch_ours(workers, "jax", python), "--strategy", "ps", *flags]
     argv = [*launch, *_script("plain_keras.py", model, samples)[1:]]
     name = f"shoal -n {workers} {' '.join(flags)}"
     return [Contestant(name, [Command(argv, QUIET, range(WORKERS))], samples, gatekeepers=workers)]
@@ -170,9 +183,9 @@ def tf_keras_environment() -> str:
     return python
 
 
-def launch_ours(workers: int, backend: str) -> list[str]:
+def launch_ours(workers: int, backend: str, python: str = PYTHON) -> list[str]:
     """The beginning of our commands: one thread per worker."""
-    return [PYTHON, "-m", "shoal", "run", "-n", str(workers), "--threads", "1", "--backend", backend]
+    return [python, "-m", "shoal", "run", "-n", str(workers), "--threads", "1", "--backend", backend]
 
 
 def _script(name: str, model: str, samples: int | None = None, python: str = PYTHON) -> list[str]:
