@@ -189,12 +189,14 @@ def test_between_hosts_each_element_crosses_once_per_sum_of_a_host(hosts: str, s
 
 @pytest.mark.parametrize("transport", ["shm", "tcp", "ab", "aa"])
 def test_what_a_worker_gives_to_others_is_counted_by_its_way(transport: str, tmp_path: Path) -> None:
-    layout = VectorLayout(1 << 24)
+    layout = VectorLayout(1 << 21)
+    steps = 8
 
     def count(group: AbstractGroup) -> Traffic:
         assert isinstance(group, PeerGroup)
         exchange = group.open(layout, 1)
-        exchange.reduce("step", 2, (range(1), range(1, 2)), b"")
+        for _ in range(steps):
+            exchange.reduce("step", 2, (range(1), range(1, 2)), b"")
         sent = sum(connection.bytes_sent for connection in group._meeting._connections.values())
         exchange.close()
         assert group._meeting.traffic.sent == sent
@@ -202,13 +204,14 @@ def test_what_a_worker_gives_to_others_is_counted_by_its_way(transport: str, tmp
 
     for traffic in run_group(2, transport, tmp_path, count):
         if transport in ("shm", "aa"):
-            assert (traffic.shared, traffic.arrived) == (layout.nbytes, 0)
-            assert traffic.sent < 2000
+            assert (traffic.shared, traffic.arrived) == (steps * layout.nbytes, 0)
+            assert traffic.sent < 2000 * steps
         else:
             assert traffic.shared == 0
-            assert layout.nbytes <= traffic.sent < layout.nbytes + 2000
-            # More than a socket holds: the rest comes while it is waited for, which is no waiting for a peer.
-            assert 0 < traffic.arrived <= layout.nbytes
+            assert steps * layout.nbytes <= traffic.sent < steps * (layout.nbytes + 2000)
+            # More than a socket holds: the rest comes while it is waited for, which is no waiting for a peer. On a busy
+            # machine all of it may come at once, but hardly at every step.
+            assert 0 < traffic.arrived <= steps * layout.nbytes
             assert traffic.arriving > 0.0
 
 

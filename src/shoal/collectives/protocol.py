@@ -33,6 +33,8 @@ from typing import NamedTuple
 from shoal.collectives.messages import Aborted, Reduced, SlotsPublished, Summed, TotalsArrived
 
 Message = SlotsPublished | Summed | Reduced | TotalsArrived | Aborted
+_DONE = (Summed, Reduced, TotalsArrived)  # a tuple: an exchange asks several times, and a union is made anew each time
+_Stages = list[tuple[Set[str], Set[str]]]
 
 
 class Rounds(IntEnum):
@@ -132,11 +134,20 @@ class Exchanges:
         self._summed: set[str] = set()
         self._reduced: set[str] = set()
         self._arrived: set[str] = set()
+        # By rounds, in order: who has said what is to be said, and who is to. They see the sets above as they change.
+        everyone = frozenset(members)
+        published, reduced = (self._published.keys(), everyone), (self._reduced, everyone)
+        on_hosts: _Stages = [published, (self._summed, everyone), reduced, (self._arrived, self._neighbours)]
+        self._stages_of: dict[Rounds, _Stages] = {
+            Rounds.NOTES: [published],
+            Rounds.SLICES: [published, reduced],
+            Rounds.HOSTS: on_hosts,
+        }
         self._number = 0
         self._what = ""
         self._work: ExchangeWork | None = None
         self._rounds = Rounds.NOTES
-        self._stages: list[tuple[Set[str], Set[str]]] = []  # in order: who has said what is to be said, and who is to
+        self._stages: _Stages = []
         self._round = 0  # 0: between exchanges
         self._since = 0.0
         self._over: Decision | None = None
@@ -158,9 +169,12 @@ class Exchanges:
         self._what, self._work, self._rounds = what, work, rounds
         self._round, self._since = 1, now
         mine = self._my_word(note)
-        self._published = {self._me: mine}
-        self._summed, self._reduced, self._arrived = set(), set(), set()
-        self._stages = self._stages_of(rounds)
+        self._published.clear()
+        self._published[self._me] = mine
+        self._summed.clear()
+        self._reduced.clear()
+        self._arrived.clear()
+        self._stages = self._stages_of[rounds]
         self._awaited = set(self._peers)
         return [SayToPeer(mine), *self._progress(now)]
 
@@ -176,7 +190,7 @@ class Exchanges:
             return [Stale(sender, text)]
         if isinstance(event, SlotsPublished):
             return self._take_published(sender, event, now)
-        if isinstance(event, Summed | Reduced | TotalsArrived):
+        if isinstance(event, _DONE):
             return self._take_done(sender, event, now)
         return self._abort(event.members, event.why)
 
@@ -218,16 +232,6 @@ class Exchanges:
                 return tuple(member for member in self._members if member in missing)
         return ()
 
-    def _stages_of(self, rounds: Rounds) -> list[tuple[Set[str], Set[str]]]:
-        everyone = self._peers | {self._me}
-        published = (self._published.keys(), everyone)
-        reduced = (self._reduced, everyone)
-        if rounds == Rounds.NOTES:
-            return [published]
-        if rounds == Rounds.SLICES:
-            return [published, reduced]
-        return [published, (self._summed, everyone), reduced, (self._arrived, self._neighbours)]
-
     def _my_word(self, note: bytes) -> SlotsPublished:
         if self._work is None:
             return SlotsPublished(self._view, self._number, self._what, note)
@@ -255,31 +259,31 @@ class Exchanges:
         expected = self._round and word.number == self._number
         if not expected or not self._is_next(sender, word):
             return self._end(Broken(sender, self._out_of_order(sender, word)))
-        match word:
-            case Summed():
-                self._summed.add(sender)
-            case Reduced():
-                self._reduced.add(sender)
-            case TotalsArrived():
-                self._arrived.add(sender)
+        if isinstance(word, Reduced):
+            self._reduced.add(sender)
+        elif isinstance(word, Summed):
+            self._summed.add(sender)
+        else:
+            self._arrived.add(sender)
         self._cross_off(sender)
         return self._progress(now)
 
     def _is_next(self, sender: str, word: Summed | Reduced | TotalsArrived) -> bool:
         """Whether this is what the sender has to say after all that it has said."""
-        hosts = self._rounds == Rounds.HOSTS
-        match word:
-            case Summed():
-                return hosts and sender in self._published and sender not in self._summed
-            case Reduced():
-                before = self._summed if hosts else self._published
-                return self._rounds != Rounds.NOTES and sender in before and sender not in self._reduced
+        hosts = self._rounds is Rounds.HOSTS
+        if isinstance(word, Reduced):
+            before = self._summed if hosts else self._published
+            return self._rounds is not Rounds.NOTES and sender in before and sender not in self._reduced
+        if isinstance(word, Summed):
+            return hosts and sender in self._published and sender not in self._summed
         return hosts and sender in self._neighbours & self._reduced and sender not in self._arrived
 
     def _cross_off(self, sender: str) -> None:
         """A peer that has said everything is awaited no longer."""
-        if all(sender in came for came, expected in self._stages if sender in expected):
-            self._awaited.discard(sender)
+        for came, expected in self._stages:
+            if sender not in came and sender in expected:
+                return
+        self._awaited.discard(sender)
 
     def _progress(self, now: float) -> list[Decision]:
         if not self._round or self._over is not None:
@@ -287,10 +291,10 @@ class Exchanges:
         if self._lost and self._awaited & self._lost.keys():
             missing = tuple(member for member in self._members if member in self._awaited & self._lost.keys())
             return self._abort(missing, "; ".join(self._lost[member] for member in missing))
-        if self._rounds == Rounds.HOSTS:
+        if self._rounds is Rounds.HOSTS:
             return self._progress_of_hosts(now)
         if self._round == 1 and len(self._published) == len(self._members):
-            if self._rounds == Rounds.NOTES:
+            if self._rounds is Rounds.NOTES:
                 return self._commit()
             self._round, self._since = 2, now
             return [Reduce()]
