@@ -210,6 +210,10 @@ class Contestant:
         started = {process.pid: rank for rank, process in enumerate(self._processes.started)}
         return sorted(self._processes.family(), key=lambda member: started.get(member.pid, len(started)))
 
+    def log(self) -> str:
+        """All that its processes have printed so far."""
+        return self._processes.log()
+
     def facts(self) -> Facts:
         """The commands, the CPU cost of a sample, and the share of a core used while paused (0, one hopes)."""
         samples, busy = self._trained

@@ -113,6 +113,28 @@ def same_against_itself(
     return {**duel.facts(), "void": abs(duel.ratio - 1) > within, "allowed": within}
 
 
+def rounds(
+    slices: Mapping[str, Slice], count: int, rng: random.Random, until: float = float("inf")
+) -> dict[str, list[float]]:
+    """Rates of many that are compared with one another: for each, one a round. None begins after `until` (monotonic).
+
+    A round is all of them in a random order, and then in the reverse order: what drifts evenly cancels out within it.
+    The one that the others are compared with is measured once for all.
+    """
+    found: dict[str, list[float]] = {name: [] for name in slices}
+    for turn in range(count):
+        if time.monotonic() > until:
+            break
+        order = rng.sample(list(slices), len(slices))
+        rates = dict.fromkeys(slices, 0.0)
+        for name in (*order, *reversed(order)):
+            rates[name] += slices[name]() / 2
+        for name, rate in rates.items():
+            found[name].append(rate)
+        say(f"round {turn + 1}: {', '.join(f'{name} {rate:.4g}' for name, rate in rates.items())}")
+    return found
+
+
 class Watch:
     """What the machine was like while we measured, and what else it did."""
 

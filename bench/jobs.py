@@ -38,10 +38,11 @@ def shoal(
     flags: Sequence[str] = (),
     samples: int = SAMPLES_PER_WORKER,
     python: str = PYTHON,
+    script: str = "plain_keras.py",
 ) -> Job:
     """Ours: the plain Keras script, unchanged, under `shoal run`. `python`: of the environment that has it."""
     launch = [*launch_ours(workers, backend, python), *flags]
-    argv = [*launch, *_script("plain_keras.py", model, samples)[1:], "--workers", str(workers)]
+    argv = [*launch, *_script(script, model, samples)[1:], "--workers", str(workers)]
     command = Command(argv, {**QUIET, **(env or {})}, range(workers))
     return [Contestant(f"shoal -n {workers}", [command], samples * workers)]
 

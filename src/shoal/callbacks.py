@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shoal import session
-from shoal.hook.monitor import Monitor
+from shoal.hook.monitor import Monitor, TensorBoardScalars
 
-__all__ = ["Monitor"]
+__all__ = ["Monitor", "TensorBoardScalars"]
 
 session.current()  # they mean something only where keras is hooked

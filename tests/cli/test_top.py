@@ -8,6 +8,7 @@ from rich.console import Console
 
 from shoal.cli.top import shown
 from shoal.cluster.messages import MemberStatus, StatusReply
+from shoal.observe.counters import WorkerFigures
 from shoal.observe.phases import TimeUse
 from shoal.observe.time_shares import TimeShares
 
@@ -34,6 +35,7 @@ def worker(number: int, state: str, spent: dict[TimeUse, float]) -> MemberStatus
         0.0,
         TimeShares(spent),
         3 * 10**8,
+        counted=WorkerFigures(steps=100, pieces=250, sent=1_000_000, shared=200_000) if spent else WorkerFigures(),
     )
 
 
@@ -46,7 +48,7 @@ def test_it_shows_where_the_time_of_each_worker_goes() -> None:
     text = printed({"r1": StatusReply("r1", "/x/train.py", "jax", "allreduce", 4, 1, 1, 61.0, "/logs", members)})
     assert "run r1 · train.py · allreduce · jax · up 0:01:01 · 1 of 2 workers · step 1,200 · 512 samples/s" in text
     (line,) = [" ".join(line.split()) for line in text.splitlines() if line.startswith("worker-0")]
-    assert line == "worker-0 training 70 1,200 512 300 75 25 computing piece 1"
+    assert line == "worker-0 training 70 1,200 512 2.5 12 300 75 25 computing piece 1"
 
 
 def test_a_run_that_does_not_answer_and_no_run_at_all_are_said() -> None:

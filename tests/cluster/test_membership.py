@@ -1057,6 +1057,18 @@ def test_who_waits_for_whom_is_said_meanwhile_less_and_less_often():
     assert hangs(scene, 9) == [f"worker-0 and worker-2 have waited for 5 s for worker-1, {where}"], "another wait"
 
 
+def test_one_that_was_stopped_in_an_exchange_is_named_although_it_said_that_it_waits():
+    scene = Scene(2, least=1)
+    scene.say(1, Beat(4, Activity(Phase.EXCHANGING), 0.0, exchanging=True))  # and no more
+    said = []
+    for tenths in range(1, 48):
+        scene.say(0, Beat(4, Activity(Phase.EXCHANGING), 1.0 + tenths / 10, exchanging=True), after=0.1)
+        said += reports(scene.happen(Tick()))
+    assert said == [
+        "worker-0 has waited for 5 s for worker-1, which is at step 4 (exchanging gradients); it is lost after 300 s"
+    ]
+
+
 def test_the_stack_of_the_one_that_is_waited_for_is_asked_for():
     scene = Scene(3, least=1)
     for number in range(3):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.cluster.events import Exited, ReportTrouble, RunOver, Started, Tell, Tick
-from shoal.cluster.messages import End, ViewChange
+from shoal.cluster.messages import End, RefusalReason, Refuse, ViewChange
 from shoal.cluster.storyteller import StoryLine, Storyteller
 from shoal.cluster.view import View
 from shoal.observe.story import StoryKind
@@ -34,3 +34,11 @@ def test_processes_troubles_and_the_end_are_told_and_nothing_else() -> None:
         StoryLine(StoryKind.TROUBLE, "worker-1 is silent")
     ]
     assert teller.of_decision(RunOver(End(True, 0, "all finished"))) == [StoryLine(StoryKind.END, "all finished")]
+
+
+def test_who_is_refused_is_told_once_however_often_it_comes() -> None:
+    teller = Storyteller()
+    refusal = Tell((4,), Refuse(RefusalReason.NOT_JOINED, "Beat came before Join"))
+    told = [line for _ in range(5) for line in teller.of_decision(refusal)]
+    assert told == [StoryLine(StoryKind.REFUSED, "somebody was not let in: Beat came before Join")]
+    assert teller.of_decision(Tell((4,), Refuse(RefusalReason.OVER, "all finished"))) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -42,11 +43,44 @@ def test_nothing_to_tell_is_no_error() -> None:
     assert metrics([]) == ""
 
 
-def test_the_grafana_dashboard_asks_for_figures_that_there_are() -> None:
-    board = json.loads((Path(__file__).parents[2] / "examples" / "grafana.json").read_text())
-    live = page_facts(gathered(reply(worker(0, logs={"loss": 0.25}))))
-    known = {name for name, _ in parsed([live])}
-    asked = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
-    assert asked
+BOARD = json.loads((Path(__file__).parents[2] / "examples" / "grafana.json").read_text())
+
+
+def test_the_grafana_dashboard_asks_for_figures_and_labels_that_there_are() -> None:
+    known: dict[str, set[str]] = {}
+    for name, labels in parsed([page_facts(gathered(reply(worker(0, logs={"loss": 0.25}))))]):
+        known.setdefault(name, set()).update(label for label, _ in labels)
+    asked = [target["expr"] for panel in BOARD["panels"] for target in panel.get("targets", [])]
+    asked += [variable["query"] for variable in BOARD["templating"]["list"] if variable["type"] == "query"]
+    assert len(asked) > 5
     for expression in asked:
-        assert any(name in expression for name in known), expression
+        names = re.findall(r"\bshoal_\w+", expression)
+        assert names, expression
+        for name in names:
+            assert name in known, f"{name} is not served: {expression}"
+        for name, braces in re.findall(r"\b(shoal_\w+)\{([^}]*)\}", expression):
+            assert set(re.findall(r"(\w+)\s*=", braces)) <= known[name], expression
+    shown = "".join(json.dumps(panel) for panel in BOARD["panels"])
+    for label in re.findall(r"\{\{(\w+)\}\}", shown):  # in legends
+        assert any(label in labels for labels in known.values()), label
+
+
+def test_the_grafana_dashboard_has_what_grafana_needs_to_import_it() -> None:
+    """As its own schema says: panels with a place that is free, sources by a variable that the board has."""
+    assert {"title", "uid", "schemaVersion", "panels", "templating", "time"} <= BOARD.keys()
+    variables = {variable["name"] for variable in BOARD["templating"]["list"]}
+    assert set(re.findall(r"\$\{?(\w+)\}?", json.dumps(BOARD))) <= variables | {"__rate_interval", "__interval"}
+    assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
+    taken: set[tuple[int, int]] = set()
+    for panel in BOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert max(x for x, _ in cells) < 24, panel["title"]
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.observe.board import read_scalars
 
 from shoal.observe.chart import read
 
@@ -23,6 +24,23 @@ def test_a_watcher_gets_logs_and_figures_of_the_whole_run_and_a_checkpoint_when_
     assert (figures["shoal/workers"], figures["shoal/losses"]) == (2.0, 0.0)
     shares = [share for name, share in figures.items() if name.startswith("shoal/time/")]
     assert sum(shares) == pytest.approx(1.0) or sum(shares) == 0.0  # it has hardly begun
+    scalars = read_scalars(folder / "board" / "shoal")
+    assert scalars.keys() == figures.keys()
+    assert len(scalars["shoal/workers"]) == 1, "a fit that is shorter than `every` is reported at its end"
+    assert len(list((folder / "board" / "shoal").iterdir())) == 1, "the chief alone writes"
+    assert not chief["tensorflow"], "nobody needs it for that"
     # One was asked for after the first epoch of four steps; the other is the last of every fit.
     assert sorted(path.name for path in saved.glob("step-*")) == ["step-000000005", "step-000000012"]
     assert all(set(point.logs) <= set(chief["logs"]) for point in read(logs))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_keras_s_own_tensorboard_callback_writes_beside_the_run_s_figures(trainings: Trainings, backend: str) -> None:
+    folder = trainings.folder / f"board-{backend}"
+    succeeded(trainings.shoal(backend, "-n 2 --threads 1", "boards.py", folder))
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["shoal", "train", "validation"]
+    for name in ("shoal", "train", "validation"):
+        assert len(list((folder / name).glob("*tfevents*"))) == 1, "the chief alone writes"
+    assert "epoch_loss" in read_scalars(folder / "train")
+    assert "shoal/samples_per_second" in read_scalars(folder / "shoal")

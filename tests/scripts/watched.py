@@ -1,4 +1,4 @@
-"""Trains with a Monitor, asks for a checkpoint on the way, and tells what whoever watches was told.
+"""Trains with Monitors, asks for a checkpoint on the way, and tells what whoever watches was told.
 
 watched.py FOLDER
 """
@@ -16,7 +16,7 @@ import models
 
 import shoal
 from shoal import session
-from shoal.callbacks import Monitor
+from shoal.callbacks import Monitor, TensorBoardScalars
 from shoal.cluster.asking import ask
 from shoal.cluster.messages import CheckpointRequest
 
@@ -44,11 +44,13 @@ class AskForCheckpoint(keras.callbacks.Callback):
 
 
 monitor = Monitor(lambda figures, step: reports.append((figures, step)), every=0.05)
+board = Monitor(TensorBoardScalars(Path(sys.argv[1], "board")), every=3600.0)  # it reports at the end of the fit
 keras.utils.set_random_seed(5)
 model = models.compile_for_classes(models.dense(), "sgd")
 x, y = models.images()
 history = model.fit(
-    x, y, batch_size=16, epochs=3, validation_data=(x, y), verbose=0, callbacks=[monitor, AskForCheckpoint()]
+    x, y, batch_size=16, epochs=3, validation_data=(x, y), verbose=0, callbacks=[monitor, board, AskForCheckpoint()]
 )
-told = {"reports": reports, "logs": run.recorder.logs, "history": history.history}
+has_tensorflow = "tensorflow" in sys.modules
+told = {"reports": reports, "tensorflow": has_tensorflow, "logs": run.recorder.logs, "history": history.history}
 Path(sys.argv[1], f"{shoal.rank()}.json").write_text(json.dumps(told))

@@ -134,6 +134,7 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
     metavar="[PORT]",
     help="Serve a page that shows the run, on this host.  [default: at a free port]",
 )
+@click.option("--otel", is_flag=True, help="Send spans of what members do to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module's name, as for `python -m`.")
 @click.argument("words", nargs=-1, metavar="SCRIPT [ARGUMENTS]...", type=click.UNPROCESSED)
 @click.pass_context
@@ -151,6 +152,10 @@ def run(context: click.Context, /, words: tuple[str, ...], **options: Any) -> No
         from shoal.dashboard.extra import require
 
         require("--dashboard")
+    if request.otel:
+        from shoal.otel.extra import require as require_otel
+
+        require_otel(os.environ)
     ended = start(request, os.environ, tuple(sorted(os.sched_getaffinity(0))))
     if ended.said:
         click.echo(ended.said if ended.ok else f"\n{ended.said}", err=True)

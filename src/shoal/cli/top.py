@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _USES = (TimeUse.COMPUTING, TimeUse.EXCHANGING, TimeUse.WAITING, TimeUse.READING, TimeUse.CALLBACKS)
-_NUMBERS = ("pid", "step", "rows/s", "MB", *(use[:4] for use in _USES))
+_NUMBERS = ("pid", "step", "rows/s", "pcs", "kB", "MB", *(use[:4] for use in _USES))
 
 
 @click.command()
@@ -31,7 +31,8 @@ def top(run: str | None, every: float, as_json: bool) -> None:
     """Watch the runs on this machine: who does what, and where each member's time goes.
 
     comp, exch, wait, read and call are percents of the last seconds: computing, exchanging, waiting for other members,
-    reading data, callbacks. MB is resident memory. Ctrl-C ends it; the runs go on.
+    reading data, callbacks. pcs and kB are what it computes and gives to others in a step: pieces of the batch, and
+    kilobytes. MB is resident memory. Ctrl-C ends it; the runs go on.
     """
     if as_json:
         print_json(ask_all(run))
@@ -98,6 +99,16 @@ def _numbers(member: MemberStatus) -> tuple[str, ...]:
         str(member.pid or ""),
         f"{member.step:,}" if member.role != "coordinator" else "",
         f"{member.samples_per_second:,.0f}" if is_worker else "",
+        _in_a_step(member.counted.pieces, member),
+        _in_a_step((member.counted.sent + member.counted.shared) / 1e3, member),
         f"{member.memory / 1e6:,.0f}" if member.memory else "",
         *(str(share) if share else "" for share in shares),
     )
+
+
+def _in_a_step(number: float, member: MemberStatus) -> str:
+    """On average, lately."""
+    each = number / member.counted.steps if member.counted.steps else 0.0
+    if not each:
+        return ""
+    return f"{each:,.0f}" if each >= 10 or each.is_integer() else f"{each:.1f}"

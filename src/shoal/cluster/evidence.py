@@ -11,17 +11,16 @@ from shoal.cluster.events import Evidence
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MACHINE_ID = Path("/etc/machine-id")
-_PID_NAMESPACE = Path("/proc/self/ns/pid")
-_NETWORK = Path("/proc/self/ns/net")
+_PROCESSES, _TIME, _NETWORK = (Path(f"/proc/self/ns/{kind}") for kind in ("pid", "time", "net"))
 _OWN_MEMORY = Path("/proc/self/statm")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def this_machine() -> str:
-    """The same for two processes if, and only if, they see each other under their process ids.
+    """The same for two processes if, and only if, they see each other under their process ids, and have one clock.
 
     Names of hosts repeat: images are cloned, clouds number their machines, everybody has a `localhost`. A kernel's boot
-    has an id of its own, and so have the process ids of each container on it.
+    has an id of its own, and so have the process ids, and the clock, of each container on it.
     """
     try:
         boot = _BOOT_ID.read_text(encoding="ascii").strip()
@@ -31,11 +30,7 @@ def this_machine() -> str:
         machine = _MACHINE_ID.read_text(encoding="ascii").strip()
     except OSError:
         machine = ""
-    try:
-        namespace = os.readlink(_PID_NAMESPACE)
-    except OSError:
-        namespace = ""
-    return f"{boot} {machine} {namespace}"
+    return f"{boot} {machine} {_namespace(_PROCESSES)} {_namespace(_TIME)}"
 
 
 def this_place() -> str:
@@ -44,11 +39,15 @@ def this_place() -> str:
     They reach each other through a unix socket, which is a file that only its user can open.
     """
     root = os.stat("/")
+    return f"{this_machine()} {_namespace(_NETWORK)} {root.st_dev}:{root.st_ino} {os.getuid()}"
+
+
+def _namespace(path: Path) -> str:
+    """Which one this process is in; nothing where the system has none of this kind."""
     try:
-        network = os.readlink(_NETWORK)
+        return os.readlink(path)
     except OSError:
-        network = ""
-    return f"{this_machine()} {network} {root.st_dev}:{root.st_ino} {os.getuid()}"
+        return ""
 
 
 def resident_bytes() -> int:

@@ -114,6 +114,8 @@ GATHERING = 0.3  # seconds from the first trouble to the verdict
 LEAVING = 60.0  # seconds that workers get to write a last checkpoint when the run is interrupted
 SERVERLESS = 10.0  # seconds without any server, and none that was started, after which a run that needs one ends
 
+_FRESH = 0.3  # of the time after which silence is a loss: so long what a member said last is taken for what it does
+
 
 class Membership:
     """The coordinator's decisions. One instance is one run; `now` never goes back."""
@@ -421,8 +423,10 @@ class Membership:
             return for_joining(missing, now - self._started, self._deadlines.start)
         members = {member.id: self._members[member.id] for member in self.view.workers}
         members = {id: state for id, state in members.items() if state.counts and not state.done}
-        waiting = {id: state.beat for id, state in members.items() if state.waits}
-        late = {id: state.whereabouts(now) for id, state in members.items() if not state.waits}
+        # One that was stopped in an exchange may have said so last. It does not wait: it is waited for.
+        fresh = _FRESH * self._deadlines.silence
+        waiting = {id: state.beat for id, state in members.items() if state.waits and now - state.heard < fresh}
+        late = {id: state.whereabouts(now) for id, state in members.items() if id not in waiting}
         remark, chief = self._deadlines.remark, self.view.chief.id
         if (exchange := for_exchange(waiting, late, self._deadlines.stall, remark)) is not None:
             return exchange

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shoal.cluster.events import Decision, Event, Exited, ReportTrouble, RunOver, Started, Tell
-from shoal.cluster.messages import ViewChange
+from shoal.cluster.messages import RefusalReason, Refuse, ViewChange
 from shoal.cluster.trouble import ending
 from shoal.cluster.view import View
 from shoal.observe.story import StoryKind
@@ -20,10 +20,11 @@ class StoryLine(NamedTuple):
 
 
 class Storyteller:
-    """Remembers the last view, to say who came and who went."""
+    """Remembers the last view, to say who came and who went, and the last refusal."""
 
     def __init__(self) -> None:
         self._view: View | None = None
+        self._refused = ""  # the last one: who comes again and again is told once
 
     def of_event(self, event: Event) -> list[StoryLine]:
         match event:
@@ -40,6 +41,9 @@ class Storyteller:
                 return [self._of_view(view)]
             case ReportTrouble(text):
                 return [StoryLine(StoryKind.TROUBLE, text)]
+            case Tell(_, Refuse(reason, text)) if reason is not RefusalReason.OVER and text != self._refused:
+                self._refused = text
+                return [StoryLine(StoryKind.REFUSED, f"somebody was not let in: {text}")]
             case RunOver(end):
                 return [StoryLine(StoryKind.END, end.reason)]
             case _:

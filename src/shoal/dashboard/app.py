@@ -27,7 +27,8 @@ from shoal.dashboard.looks import KnownRun, Looks
 from shoal.dashboard.metrics import CONTENT_TYPE, metrics
 from shoal.errors import UsageError, WireError
 
-EVERY = 0.25  # seconds between two looks
+EVERY = 0.5  # seconds between two looks
+_SHOWN_EVERY = 1.0  # seconds between two drawings: the browser may share its cores with the training
 _MOST_WATCHERS = 16
 _LARGEST_BODY = 1024  # bytes
 _STILL_THERE = 10.0  # seconds after which a watcher is sent something, if there is no news
@@ -71,6 +72,13 @@ class PageNews(msgspec.Struct, frozen=True):
 
     runs: list[KnownRun]
     facts: PageFacts | None
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """What is shown at once when it changes: how the run is, and each of its members."""
+        if self.facts is None:
+            return ()
+        return (self.facts.run, str(self.facts.state), *(f"{one.id} {one.state}" for one in self.facts.members))
 
 
 class Page:
@@ -117,26 +125,26 @@ class Page:
         """News as they come, until the server closes."""
         self._watchers += 1
         try:
-            before, silence = b"", 0.0
+            before, states, silence = b"", None, 0.0
             while not self._closing.is_set():
                 news = await self._news(name)
-                silence = 0.0 if news != before else silence + EVERY
-                if news != before:
-                    yield b"data: " + news + b"\n\n"
-                elif silence > _STILL_THERE:
-                    silence = 0.0
-                    yield b": still there\n\n"
-                before = news
+                silence += EVERY
+                if news.states != states or silence >= _SHOWN_EVERY:
+                    encoded = msgspec.json.encode(news)
+                    if encoded != before:
+                        before, states, silence = encoded, news.states, 0.0
+                        yield b"data: " + encoded + b"\n\n"
+                    elif silence > _STILL_THERE:
+                        silence = 0.0
+                        yield b": still there\n\n"
                 await self._pause()
-            yield b"data: " + await self._news(name) + b"\n\n"
+            yield b"data: " + msgspec.json.encode(await self._news(name)) + b"\n\n"
         finally:
             self._watchers -= 1
 
-    async def _news(self, name: str | None) -> bytes:
+    async def _news(self, name: str | None) -> PageNews:
         run = await self._looks.run(name)
-        return msgspec.json.encode(
-            PageNews(await self._looks.known(), await self._looks.facts(run) if run is not None else None)
-        )
+        return PageNews(await self._looks.known(), await self._looks.facts(run) if run is not None else None)
 
     async def _pause(self) -> None:
         try:

@@ -12,7 +12,7 @@ from shoal.observe import chart, record_files, story
 from shoal.observe.chart import CHART, ChartPoint
 from shoal.observe.story import OLDER, STORY, StoryEvent
 
-_PART = 0.02  # of the time, which reading one thing may take
+_PART = 0.005  # of the time, which reading one thing may take
 _SHORTEST, _LONGEST = 1.2, 10.0  # seconds of which a timeline is made; a record is written twice a second
 
 Value = TypeVar("Value")

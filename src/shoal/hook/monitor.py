@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
 
 from shoal.cluster.figures import named_figures
 from shoal.errors import UsageError, WireError
+from shoal.observe.event_file import EventFile
 from shoal.training.run import Run
+
+_FOLDER = "shoal"
 
 Report = Callable[[dict[str, float], int], object]
 
@@ -19,12 +24,13 @@ Report = Callable[[dict[str, float], int], object]
 class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
     """Every so many seconds of a fit, on the chief: `report(figures, step)`.
 
-    `figures` are numbers by name: `shoal/samples_per_second`, `shoal/workers`, `shoal/losses`, and the shares of the
-    workers' time, `shoal/time/computing` and so on, which add up to 1. They are those of all workers together.
+    `figures` are numbers by name: `shoal/samples_per_second`, `shoal/workers`, `shoal/losses`, `shoal/bytes_per_step`,
+    `shoal/slowest/worker` (-1: none stands out), `shoal/slowest/others_wait`, and the shares of the workers' time,
+    `shoal/time/computing` and so on, which add up to 1. They are those of all workers together.
 
-    The report is made by the thread that trains, between two batches, or at the end. The figures are asked for by
-    another, so that no batch waits for them. Where there is no run (`python train.py`, one worker), there is nothing to
-    report.
+    The report is made by the thread that trains, between two batches, and once at the end of a fit, however short that
+    was. The figures are asked for by another thread, so that no batch waits for them. Where there is no run
+    (`python train.py`, one worker), there is nothing to report.
     """
 
     def __init__(self, report: Report, every: float = 10.0) -> None:
@@ -52,8 +58,26 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_end(self, logs: Any = None) -> None:
         if self._asking is not None:
             self._asking.close()
-            self.on_train_batch_end(-1)  # what was found since the last batch
+            self._asking.found = self._asking.ask() or self._asking.found
+            self.on_train_batch_end(-1)
             self._asking = None
+
+
+class TensorBoardScalars:
+    """`Monitor(TensorBoardScalars("logs"))`: the figures of the run for `tensorboard --logdir logs`.
+
+    They go to a folder `shoal` in the one that is named, beside those of `keras.callbacks.TensorBoard("logs")`. Nothing
+    needs to be installed for it, and TensorFlow is not imported.
+    """
+
+    def __init__(self, log_dir: str | os.PathLike[str]) -> None:
+        self._folder = Path(log_dir) / _FOLDER
+        self._file: EventFile | None = None
+
+    def __call__(self, figures: dict[str, float], step: int) -> None:
+        if self._file is None:  # only where something is reported: on the chief
+            self._file = EventFile(self._folder)
+        self._file.add(figures, step)
 
 
 class _Asking:

@@ -19,12 +19,12 @@ from shoal.cluster import folders
 from shoal.cluster.messages import End
 from shoal.errors import UsageError
 from shoal.launch import logs, report
+from shoal.launch.companion import Companion
 from shoal.launch.live_line import LiveLine
 from shoal.launch.on_hosts import HostedRun, planned_on_hosts
 from shoal.launch.outputs import Outputs, say
 from shoal.launch.plan import THIS_HOST, LaunchPlan, make_plan, new_run
 from shoal.launch.request import LaunchRequest
-from shoal.launch.served_page import ServedPage
 from shoal.launch.supervision.decisions import Supervision
 from shoal.launch.supervision.farewell import ENDING, SAVING
 from shoal.launch.supervision.heard_signals import HeardSignals
@@ -112,7 +112,7 @@ def supervise(
         closing(HeardSignals()) as signals,
         closing(KeptFolder(folder)) as kept,
         # Closed after all others but these, so that whoever watches sees the end.
-        _page(plan, folder, environ, kept_logs),
+        _companions(plan, folder, environ, kept_logs),
         closing(LocalCoordination(folder, config, environ, kept_logs, members, claimed)) as local,
         closing(Outputs(kept_logs, lambda id: id == logs.CHIEF, config.verbose)) as outputs,
         closing(LocalLauncher(folder, outputs, plan.preload(THIS_HOST))) as launcher,
@@ -126,13 +126,13 @@ def supervise(
         return end
 
 
-def _page(
-    plan: LaunchPlan, folder: Path, environ: Mapping[str, str], kept_logs: logs.Logs
-) -> contextlib.AbstractContextManager[object]:
-    """The process of the run's page, if one was asked for."""
-    if plan.dashboard is None:
-        return contextlib.nullcontext()
-    return closing(ServedPage(folder, plan.dashboard, environ, kept_logs, say))
+@contextlib.contextmanager
+def _companions(plan: LaunchPlan, folder: Path, environ: Mapping[str, str], kept_logs: logs.Logs) -> Iterator[None]:
+    """What was asked for that goes on beside the run: its page, and what exports its spans."""
+    with contextlib.ExitStack() as stack:
+        for companion in plan.companions:
+            stack.enter_context(closing(Companion(companion, folder, environ, kept_logs, say)))
+        yield
 
 
 def _write_trace(logs_folder: Path, file: Path) -> None:

@@ -16,6 +16,7 @@ from shoal.errors import UsageError
 from shoal.launch import environment, logs
 from shoal.launch.backend_choice import choose_backend
 from shoal.launch.checkpoint_choice import resumed_by, saving_of
+from shoal.launch.companion import CompanionPlan
 from shoal.launch.request import LaunchRequest
 from shoal.launch.script import BACKEND, find_script, read_script
 from shoal.observe.profiled_steps import ProfiledSteps
@@ -24,6 +25,7 @@ from shoal.wire.addresses import TlsAddress, UnixAddress
 from shoal.wire.addresses import parse as parse_address
 
 THIS_HOST = "this host"
+_EXPORTING = 15.0  # seconds after the run's end in which the last spans are sent
 _STALL_PER_SILENCE = 60  # a worker that lives but does not come gets so many times the time of a silent one
 
 
@@ -48,7 +50,7 @@ class LaunchPlan:
     token: Path | None = None  # where to write what a joining host needs
     preloads: bool = False  # keras may be imported before the script begins
     live: bool = False  # show how it goes on
-    dashboard: int | None = None  # the port of the run's page; 0: a free one; None: there is none
+    companions: tuple[CompanionPlan, ...] = ()  # that nobody needs
     trace: Path | None = None  # where to write one when the run is over
 
     @property
@@ -149,9 +151,21 @@ def make_plan(
         token=_token(request),
         preloads=preloads,
         live=request.live and not config.is_plain,
-        dashboard=request.dashboard,
+        companions=_companions(request),
         trace=_trace(request),
     )
+
+
+def _companions(request: LaunchRequest) -> tuple[CompanionPlan, ...]:
+    found = []
+    if request.dashboard is not None:
+        page = ("shoal.dashboard.process", (str(request.dashboard),))
+        found.append(CompanionPlan("dashboard", "the run's page", *page))
+    if request.otel:
+        if not request.record:
+            raise UsageError("--otel sends what members record, and with --no-record they record nothing. Use one.")
+        found.append(CompanionPlan("otel", "the exporter of spans", "shoal.otel.process", leaves=_EXPORTING))
+    return tuple(found)
 
 
 def _goes_on(request: LaunchRequest) -> bool:

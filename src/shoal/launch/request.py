@@ -49,3 +49,4 @@ class LaunchRequest:
     sync: bool = False  # copy the script's folder to them
     remote_python: str | None = None  # the one that has Shoal there
     env: tuple[str, ...] = ()  # variables that their workers get, besides the usual ones
+    otel: bool = False  # send what members do as spans

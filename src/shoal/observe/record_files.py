@@ -110,16 +110,23 @@ def from_frame(frame: bytes) -> SpanBlock | None:
     if len(frame) < _HEAD.size:
         return None
     magic, length, checksum, until = _HEAD.unpack_from(frame)
-    found = _Frame(magic, length, checksum, until, frame[_HEAD.size :])
+    found = Frame(magic, length, checksum, until, frame[_HEAD.size :])
     return found.block() if found.is_sound else None
 
 
-class _Frame(NamedTuple):
+class Frame(NamedTuple):
+    """As it stands in a file."""
+
     magic: bytes
     length: int
     checksum: int
     until: float
     payload: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return _HEAD.size + self.length
 
     @property
     def is_sound(self) -> bool:
@@ -147,25 +154,28 @@ def _spans_of(folder: Path, member: str, since: float, most: int) -> list[Span]:
 
 
 def _blocks(folder: Path, member: str, since: float) -> Iterator[SpanBlock]:
-    with contextlib.ExitStack() as stack:
-        for file in _generations(folder, member, stack):
-            for frame in _frames(file, since):
+    with generations(folder, member) as files:
+        for file in files:
+            for frame in frames_in(file, since):
                 if (block := frame.block()) is not None:
                     yield block
 
 
-def _generations(folder: Path, member: str, stack: contextlib.ExitStack) -> list[BinaryIO]:
-    """The older one first. It is opened last: if the other became the older one meanwhile, it is read once."""
+@contextlib.contextmanager
+def generations(folder: Path, member: str) -> Iterator[Sequence[BinaryIO]]:
+    """A member's files, the older one first. It is opened last: if the other became the older one meanwhile, it is
+    there once."""
     files: list[BinaryIO] = []
-    for suffix in (SPANS, OLDER_SPANS):
-        with contextlib.suppress(OSError):
-            file = stack.enter_context((folder / f"{member}{suffix}").open("rb"))
-            if not files or not os.path.samestat(os.fstat(file.fileno()), os.fstat(files[0].fileno())):
-                files.insert(0, file)
-    return files
+    with contextlib.ExitStack() as stack:
+        for suffix in (SPANS, OLDER_SPANS):
+            with contextlib.suppress(OSError):
+                file = stack.enter_context((folder / f"{member}{suffix}").open("rb"))
+                if not files or not os.path.samestat(os.fstat(file.fileno()), os.fstat(files[0].fileno())):
+                    files.insert(0, file)
+        yield files
 
 
-def _frames(file: BinaryIO, since: float = 0.0) -> Iterator[_Frame]:
+def frames_in(file: BinaryIO, since: float = 0.0) -> Iterator[Frame]:
     """Those that are whole, up to the first that is not."""
     while len(head := file.read(_HEAD.size)) == _HEAD.size:
         magic, length, checksum, until = _HEAD.unpack(head)
@@ -174,7 +184,7 @@ def _frames(file: BinaryIO, since: float = 0.0) -> Iterator[_Frame]:
         if until < since:
             file.seek(length, os.SEEK_CUR)
             continue
-        frame = _Frame(magic, length, checksum, until, file.read(length))
+        frame = Frame(magic, length, checksum, until, file.read(length))
         if not frame.is_sound:
             return
         yield frame
@@ -184,7 +194,7 @@ def _sound_length(path: Path) -> int:
     """Bytes up to the first frame that is not whole."""
     try:
         with path.open("rb") as file:
-            return sum(_HEAD.size + frame.length for frame in _frames(file))
+            return sum(frame.size for frame in frames_in(file))
     except OSError:
         return 0
 

@@ -31,6 +31,7 @@ class StoryKind(StrEnum):
     REDONE = "redone"  # a step was computed anew
     BALANCE = "balance"  # pieces became more
     CHECKPOINT = "checkpoint"
+    REFUSED = "refused"  # somebody was not let in
     END = "end"
 
 

@@ -72,7 +72,10 @@ class AbstractTraining(ABC):
         self._run.trained, self._run.seen = self._at.trained, self._at.seen
         self._callbacks.on_train_end(self._at.logs)
         steps = self._at.trained - began
-        self._run.happened(StoryKind.CALL, f"{what} is over after {steps} steps", self._at.trained)
+        why = ""
+        if self._at.epoch < arguments.epochs:
+            why = f" in epoch {self._at.epoch} of {arguments.epochs}: stop_training was set"
+        self._run.happened(StoryKind.CALL, f"{what} is over after {steps} steps{why}", self._at.trained)
         return None
 
     @abstractmethod

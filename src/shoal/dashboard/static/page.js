@@ -19,6 +19,8 @@ let facts = null;
 let wanted = null; // workers, once somebody has touched the stepper
 let log = null; // which of the logs is drawn
 let hearing = null;
+let last = null; // what was heard last
+const drawn = new Map(); // what each drawing shows, so that it is drawn anew only if that has changed
 
 function node(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -78,9 +80,19 @@ function notice(text, kind = "") {
   set("notice", text);
 }
 
+// Whether a drawing has to be made. The browser may share its cores with the training.
+function isNew(id, ...shown) {
+  const key = [innerWidth, ...shown].join();
+  if (drawn.get(id) === key) return false;
+  drawn.set(id, key);
+  return true;
+}
+
 function show(news) {
   showRuns(news.runs, news.facts);
+  last = news;
   facts = news.facts;
+  if (document.hidden && !OVER.includes(facts?.state)) return;
   $("main").hidden = !facts;
   if (!facts) return notice("No runs on this machine. Start one with: shoal run -n 4 train.py");
   const told = facts.text ? facts.text[0].toUpperCase() + facts.text.slice(1) : "";
@@ -98,10 +110,19 @@ function show(news) {
   showLines("checkpoints", facts.checkpoints, "None was written.", false);
   $("timeline-card").hidden = !facts.timeline;
   if (facts.timeline) {
-    set("timeline-note", `step ${number(facts.timeline.first)} to ${number(facts.timeline.last)}, all workers on one clock`);
-    timeline($("timeline"), facts.timeline);
+    showTimeline();
   }
   set("footer", facts.logs ? `Logs: ${facts.logs}` : "");
+}
+
+function showTimeline() {
+  const { first, last, seconds } = facts.timeline;
+  // The largest of the drawings, and nobody reads it faster than that.
+  const second = OVER.includes(facts.state) ? "over" : Math.floor(Date.now() / (2 * AGAIN));
+  if (drawn.get("timeline-at") === `${facts.run} ${second}` || !isNew("timeline", facts.run, first, last, seconds)) return;
+  drawn.set("timeline-at", `${facts.run} ${second}`);
+  set("timeline-note", `step ${number(first)} to ${number(last)}, all workers on one clock`);
+  timeline($("timeline"), facts.timeline);
 }
 
 function showRuns(runs, now) {
@@ -144,7 +165,8 @@ function showTiles() {
 function showCharts() {
   const { chart, story } = facts;
   const marks = story.filter((event) => event.kind === "trouble" && / going on with /.test(event.text)).map((event) => event.at);
-  lines($("rate-chart"), chart.at, [{ name: "samples/s", values: chart.samples_per_second, css: "rate", area: true }], { zero: true, marks, show: (value) => number(value) });
+  const points = [facts.run, chart.at.length, chart.at.at(-1), marks.length];
+  if (isNew("rate-chart", ...points)) lines($("rate-chart"), chart.at, [{ name: "samples/s", values: chart.samples_per_second, css: "rate", area: true }], { zero: true, marks, show: (value) => number(value) });
   const names = Object.keys(chart.logs).filter((name) => !name.startsWith("val_"));
   if (!names.includes(log)) log = names.includes("loss") ? "loss" : names[0] ?? null;
   const buttons = $("log-names");
@@ -154,8 +176,8 @@ function showCharts() {
   }
   for (const button of buttons.children) button.setAttribute("aria-pressed", String(button.dataset.name === log));
   set("log-title", log ? log[0].toUpperCase() + log.slice(1).replaceAll("_", " ") : "Loss");
-  const drawn = log ? [log, `val_${log}`].filter((name) => name in chart.logs) : [];
-  lines($("log-chart"), chart.at, drawn.map((name, i) => ({ name, values: chart.logs[name], css: `s${i}` })), { marks });
+  const both = log ? [log, `val_${log}`].filter((name) => name in chart.logs) : [];
+  if (isNew("log-chart", ...points, ...both)) lines($("log-chart"), chart.at, both.map((name, i) => ({ name, values: chart.logs[name], css: `s${i}` })), { marks });
 }
 
 const ORDER = ["training", "serving", "ready", "joined", "starting", "finished", "ended", "lost"];
@@ -210,6 +232,7 @@ function showMember(row, one, isLive) {
 
 function showFindings() {
   const fine = facts.figures.step ? "Nothing stands out." : "It has not trained yet.";
+  if (!isNew("findings", fine, ...facts.findings.flatMap((finding) => [finding.what, finding.advice]))) return;
   const made = facts.findings.map((finding) => node("li", {}, node("b", {}, `${finding.what[0].toUpperCase()}${finding.what.slice(1)}.`), node("p", {}, finding.advice)));
   $("findings").replaceChildren(...(made.length ? made : [node("li", { class: "fine empty" }, fine)]));
 }
@@ -255,5 +278,6 @@ $("runs").onchange = (event) => {
   hearing?.abort();
 };
 $("legend").replaceChildren(...USES.map((use) => node("span", {}, node("i", { class: use }), use)));
-addEventListener("resize", () => { if (facts) { showCharts(); if (facts.timeline) timeline($("timeline"), facts.timeline); } });
+document.addEventListener("visibilitychange", () => { if (last && !document.hidden) show(last); });
+addEventListener("resize", () => { if (facts) { showCharts(); if (facts.timeline) { drawn.delete("timeline-at"); showTimeline(); } } });
 hear();
