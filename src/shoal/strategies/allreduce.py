@@ -19,7 +19,7 @@ from shoal.collectives.group import (
     WorkerGroup,
     prepare_bucket,
 )
-from shoal.collectives.layout import Vector, aligned_floats
+from shoal.collectives.layout import Vector
 from shoal.collectives.tree import cover
 from shoal.data.order import piece_bounds, pieces_of
 from shoal.errors import Diverged, UsageError
@@ -27,7 +27,7 @@ from shoal.strategies.abstract import AbstractStrategy, Told, Trainings
 from shoal.strategies.balance import Balance
 from shoal.strategies.notes import Note, check_agreement, decode, encode, stopped
 from shoal.strategies.partial_sums import PartialSums
-from shoal.strategies.schema import Array, Schema
+from shoal.strategies.schema import Array, Schema, Totals
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ class Reduction:
         self._schema = schema = schema.rounded(codec.rounding)
         self._division = division
         self._sums = PartialSums(schema)
-        self._decoded = aligned_floats(schema.decoded_size)
+        self._totals = Totals(schema)
         self._slots = 0
         self._group: AbstractGroup | None = None  # on which the exchange was opened
         self._exchange: AbstractExchange | None = None
@@ -226,7 +226,7 @@ class Reduction:
         shared = msgspec.msgpack.decode(result.values[0], type=Shared)
         notes = decode(result.values[1:])
         check_agreement(shared.members, notes)
-        return Exchanged(self._schema.totals(Vector(*result.arrays), self._decoded), notes, shared)
+        return Exchanged(self._totals.read(Vector(*result.arrays)), notes, shared)
 
     def close(self) -> None:
         if self._exchange is not None:

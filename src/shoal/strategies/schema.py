@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from shoal.codecs.rounding import AbstractRounding
-from shoal.collectives.layout import PieceRun, Vector, VectorLayout
+from shoal.collectives.layout import PieceRun, Vector, VectorLayout, aligned_floats
 
 Array = np.ndarray[Any, Any]
 
@@ -94,25 +94,46 @@ class Schema:
         sections = vector._asdict()
         return [sections[section][start:stop] for section, start, stop in self.places]
 
-    def totals(self, vector: Vector, decoded: Array) -> list[Array]:
-        """Each entry's part of a sum, flat. `decoded` is where what is rounded becomes numbers again: `decoded_size` of
-        them, which stay there until the next sum.
-        """
-        views = self.views(vector)
-        if self.rounding is None:
-            return views
-        self.rounding.decode(vector.rounded, decoded)
-        for number, (section, start, _) in enumerate(self.places):
-            if section == "rounded":
-                entry, first = self.entries[number], start * self.rounding.elements
-                values = decoded[first : first + entry.size]
-                views[number] = values.astype(np.float64) if entry.section == "f64" else values
-        return views
 
-    @property
-    def decoded_size(self) -> int:
-        """Numbers that the records of a vector hold."""
-        return self.layout.rounded * self.rounding.elements if self.rounding is not None else 0
+class Totals:
+    """Where the sums of a schema's exchanges are read, entry by entry.
+
+    With a codec that rounds, they become numbers again in memory of their own, all entries: backends keep hold of where
+    the first one lies, and expect the others where they were with it.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._views: list[Array] = []
+        if (rounding := schema.rounding) is None:
+            return
+        plain = schema.layout.vector(schema.layout.memory())
+        self._plain = schema.views(plain)
+        self._decoded = aligned_floats(schema.layout.rounded * rounding.elements)
+        self._doubles: list[tuple[Array, Array]] = []  # float64 entries, and the float32 that they come from
+        for (section, start, _), entry, place in zip(schema.places, schema.entries, self._plain, strict=True):
+            if section != "rounded":
+                self._views.append(place)
+                continue
+            values = self._decoded[start * rounding.elements :][: entry.size]
+            if entry.section == "f64":
+                self._doubles.append((aligned_floats(2 * entry.size).view(np.float64), values))
+                values = self._doubles[-1][0]
+            self._views.append(values)
+
+    def read(self, vector: Vector) -> list[Array]:
+        """Each entry's part of a sum, flat; valid until the next."""
+        schema = self._schema
+        views = schema.views(vector)
+        if schema.rounding is None:
+            return views
+        schema.rounding.decode(vector.rounded, self._decoded)
+        for (section, _, _), place, view in zip(schema.places, self._plain, views, strict=True):
+            if section != "rounded":
+                np.copyto(place, view)
+        for double, values in self._doubles:
+            np.copyto(double, values)
+        return self._views
 
 
 def _is_rounded(entry: Entry, rounding: AbstractRounding) -> bool:
