@@ -30,9 +30,13 @@ import keras
 import numpy as np
 from keras import ops
 
+import shoal
 import shoal.session
 from chaos_moments import BETWEEN_FITS, SAVING
+from shoal.hook.served import unit_update
 from shoal.observe.phases import Activity, Phase
+from shoal.strategies import slicing
+from shoal.training.sliced_state import SlicedState
 
 LINGER = (0.004, 0.05)  # seconds at most, when steps follow each other fast and when they do not
 
@@ -86,6 +90,22 @@ def record_slowly(pace: Pace) -> None:
         pace.linger()
 
     session.record = slowly  # type: ignore[method-assign]
+
+
+def slice_finely(pace: Pace) -> None:
+    """The update in units of a few numbers, each of which takes a moment, too."""
+    slicing.UNIT, slicing.SIZES = 64, (16, 64)
+    unit_update.SIZES = slicing.SIZES
+    updated = SlicedState.updated
+
+    def slowly(self: SlicedState, number: int) -> None:
+        pace.linger()
+        updated(self, number)
+        pace.linger()
+
+    SlicedState.updated = slowly  # type: ignore[method-assign]
+    # For a callback of a user's own all is copied after each step, since it may look. This one does not.
+    Ledger.on_train_batch_end.__module__ = "keras.of_chaos"
 
 
 class Ledger(keras.callbacks.Callback):
@@ -203,6 +223,7 @@ def main() -> None:
     parser.add_argument("--validate", action="store_true")
     parser.add_argument("--callbacks", action="store_true")
     parser.add_argument("--save", action="store_true")
+    parser.add_argument("--sliced", action="store_true", help="each worker updates a slice of the weights")
     parser.add_argument("--raise-on", default=None, help="a worker, or all")
     parser.add_argument("--raise-at", type=int, nargs=3, default=(0, 0, 0), metavar="N", help="fit, epoch, batch")
     options = parser.parse_args()
@@ -217,7 +238,10 @@ def main() -> None:
     lines = os.open(out / f"{worker()}.ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     samples = options.batch * options.steps - 5  # the last batch is smaller
     x, y = data(samples)
-    model = make_model(samples)
+    if options.sliced:
+        slice_finely(pace)
+    with shoal.AllReduce(sliced=options.sliced).scope():
+        model = make_model(samples)
     raises = Raises(options.raise_on, *options.raise_at)
     histories = []
     for number in range(options.fits):

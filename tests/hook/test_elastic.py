@@ -74,6 +74,15 @@ STOPS_TOO = [
     Harm("chief", Phase.EXCHANGING, 65),
     Harm("anyone", Phase.EVALUATING, 70, step_pause=0.001),
 ]
+IN_SLICES = [
+    *(Harm(who, Phase.APPLYING, 3 + 8 * n, after=0.003 * n) for n, who in enumerate(("other", "chief", "anyone"))),
+    *(Harm("anyone", Phase.APPLYING, 40 + 10 * n) for n in range(5)),
+    Harm("anyone", Phase.APPLYING, 100, count=2),
+    Harm("newcomer", Phase.JOINING, 110),
+    Harm("chief", Phase.APPLYING, 120, act="stop"),
+    Harm("other", Phase.EXCHANGING, 140),
+    Harm("chief", Phase.APPLYING, STEPS - 1, step_pause=0.3),
+]
 AT_RANDOM = [harm for harm in random_plan(random.Random(SEED), 12, STEPS) if harm.act == "kill"]
 
 
@@ -124,7 +133,9 @@ def test_kills_in_every_phase_and_role_leave_no_trace(scenes: Scenes) -> None:
 @pytest.mark.timeout(400)
 def test_files_are_whole_although_the_chief_that_wrote_them_was_killed(scenes: Scenes) -> None:
     training = "--epochs 6 --steps 20 --validate --callbacks --save"
-    outcome = scenes.run("files", WHILE_FILES_ARE_WRITTEN, disturbed_options("torch", workers=3), training)
+    outcome = scenes.run(
+        "files", WHILE_FILES_ARE_WRITTEN, disturbed_options("torch", workers=3), f"{training} --sliced"
+    )
     assert_no_trace(outcome, scenes.undisturbed("torch", training))
     assert all(result["saved"] for result in outcome.results.values())
     with (scenes.folder / "files" / "out" / "log.csv").open() as file:
@@ -134,9 +145,16 @@ def test_files_are_whole_although_the_chief_that_wrote_them_was_killed(scenes: S
 @pytest.mark.timeout(400)
 def test_stopped_workers_are_replaced_and_leave_no_trace(scenes: Scenes) -> None:
     training = "--fits 2 --epochs 2 --steps 30 --validate"
-    outcome = scenes.run("stops", STOPS_TOO, disturbed_options("tensorflow", workers=3), training)
+    outcome = scenes.run("stops", STOPS_TOO, disturbed_options("tensorflow", workers=3), f"{training} --sliced")
     assert_no_trace(outcome, scenes.undisturbed("tensorflow", training))
     assert outcome.output.count("its process is stopped") == 2
+
+
+@pytest.mark.timeout(400)
+def test_workers_killed_in_the_middle_of_a_sliced_update_leave_no_trace(scenes: Scenes) -> None:
+    outcome = scenes.run("sliced", IN_SLICES, disturbed_options("jax", workers=4), f"{TWO_FITS} --sliced")
+    assert_no_trace(outcome, scenes.undisturbed("jax", TWO_FITS))
+    assert sum(event.doing is not None and event.doing.phase is Phase.APPLYING for event in outcome.events) >= 6
 
 
 @pytest.mark.timeout(400)

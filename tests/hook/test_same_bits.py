@@ -23,5 +23,6 @@ def test_one_to_four_workers_give_the_same_bits_over_shared_memory_and_tcp(train
     for name, expected in outcomes[0].items():
         assert all(outcome[name] == expected for outcome in outcomes), name
     assert outcomes[0]["float16_with_overflow"]["skipped"] > 0
+    assert outcomes[0]["sliced"] == {"plain": outcomes[0]["wide"], "adam": outcomes[0]["convolution"]}
     # The control: without the tree the sum depends on who holds which pieces, and this test can see it.
     assert control["weights"] != outcomes[0]["wide"]["weights"]

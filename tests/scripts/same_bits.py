@@ -14,7 +14,8 @@ import numpy as np
 
 import shoal
 from shoal.collectives.tree import Node
-from shoal.strategies import partial_sums
+from shoal.hook.served import unit_update
+from shoal.strategies import partial_sums, slicing
 
 OPTIMIZERS = {
     "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
@@ -56,6 +57,19 @@ def train(
     history = model.fit(x, y, batch_size=16, epochs=2, verbose=0, validation_data=held_out)
     told = {name: [float(value).hex() for value in values] for name, values in history.history.items()}
     return {"weights": models.weights_hash(model), "history": told}
+
+
+def sliced() -> dict[str, Any]:
+    """Each worker updates a slice of the weights, in units that are small enough for everybody to have some."""
+    before = slicing.UNIT, slicing.SIZES
+    slicing.UNIT, slicing.SIZES = 2048, (1024, 2048)
+    unit_update.SIZES = slicing.SIZES
+    try:
+        with shoal.AllReduce(sliced=True).scope():
+            return {"plain": train(*CASES[0]), "adam": train(*CASES[1])}
+    finally:
+        slicing.UNIT, slicing.SIZES = before
+        unit_update.SIZES = slicing.SIZES
 
 
 def left_to_right() -> dict[str, Any]:
@@ -117,6 +131,7 @@ def main(out: Path) -> None:
         hashes["loader_that_pads"] = loader_that_pads()
     for case in CASES:
         hashes[case[0].__name__] = train(*case)
+    hashes["sliced"] = sliced()
     if shoal.size() == 1:
         hashes["left_to_right"] = left_to_right()
     out.mkdir(exist_ok=True)

@@ -200,8 +200,8 @@ def whoever_says_hello_is_welcome_in_any_view(patch: pytest.MonkeyPatch) -> None
 def a_lost_piece_is_not_computed_again(patch: pytest.MonkeyPatch) -> None:
     real = Reduction.reduce
 
-    def reduce(self: Any, group: Any, what: str, pieces: int, weighted: Any, *more: Any) -> Any:
-        held = self._division.balance.shares(pieces, group.members)[group.rank]
+    def reduce(self: Any, group: Any, what: str, pieces: int, weighted: Any, note: Any, size: int = 0) -> Any:
+        held = self._division.balance.shares(pieces, group.members, size)[group.rank]
         before = getattr(self, "held_before", held)
         self.held_before = held
 
@@ -209,7 +209,7 @@ def a_lost_piece_is_not_computed_again(patch: pytest.MonkeyPatch) -> None:
             arrays, weight = weighted(piece)
             return (arrays if piece in before else [np.zeros_like(array) for array in arrays]), weight
 
-        return real(self, group, what, pieces, weighted and only_what_it_had, *more)
+        return real(self, group, what, pieces, weighted and only_what_it_had, note, size)
 
     patch.setattr(Reduction, "reduce", reduce)
 

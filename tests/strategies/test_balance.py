@@ -339,3 +339,68 @@ def test_pieces_are_raised_by_powers_of_two_up_to_the_limit_and_only_if_it_helps
     if more > pieces:
         assert more <= min(limit, size)
         assert known(*used).efficiency(more, members) > known(*used).efficiency(pieces, members)
+
+
+# The part of a step that does not shrink with the share: the update of the weights.
+
+
+def played(speeds: Sequence[float], update: float, pieces: int, size: int, steps: int = 60) -> tuple[float, float]:
+    """Samples per second in the end; and of the workers alone, each with its part of the batch and its update."""
+    members, known = names(len(speeds)), Balance.start()
+    lasted = 0.0
+    for _ in range(steps):
+        held = known.shares(pieces, members, size)
+        seconds = [len(run) * size / pieces / speed for run, speed in zip(held, speeds, strict=True)]
+        updates = [update / speed for speed in speeds]
+        lasted = max(took + then for took, then in zip(seconds, updates, strict=True))
+        known = known.observe(members, held, tuple(seconds), size, tuple(updates))
+    part = size / len(speeds)
+    return size / lasted, sum(part / ((part + update) / speed) for speed in speeds)
+
+
+def test_a_worker_that_is_slow_in_its_update_too_gets_fewer_pieces_still() -> None:
+    reached, alone = played([1.0, 0.25], update=20.0, pieces=32, size=128)
+    assert reached >= 0.95 * alone
+    without = Balance.start()
+    for _ in range(60):  # as if updates took no time
+        held = without.shares(32, names(2))
+        without = without.observe(names(2), held, (len(held[0]) * 4.0, len(held[1]) * 16.0), 128)
+    held = without.shares(32, names(2))
+    assert 128 / max(len(held[0]) * 4.0 + 20.0, len(held[1]) * 16.0 + 80.0) < 0.8 * alone, "the control"
+
+
+def test_equal_workers_stay_equal_whatever_their_update_takes() -> None:
+    members, known = names(2), Balance.start()
+    for _ in range(30):
+        held = known.shares(8, members, 64)
+        assert [len(run) for run in held] == [4, 4]
+        known = known.observe(members, held, (1.0, 1.0), 64, (5.0, 5.0))
+
+
+def test_a_few_slow_updates_move_nothing() -> None:
+    members, known = names(2), Balance.start()
+    for step in range(60):
+        held = known.shares(32, members, 64)
+        assert [len(run) for run in held] == [16, 16]
+        known = known.observe(members, held, (1.0, 1.0), 64, (0.1, 3.0 if step % 11 < 3 else 0.1))
+
+
+def test_who_takes_longer_to_update_than_all_others_together_still_holds_a_piece() -> None:
+    members, known = names(3), Balance.start()
+    for _ in range(30):
+        held = known.shares(12, members, 48)
+        assert all(held)
+        seconds = tuple(len(run) * 1.0 for run in held)
+        known = known.observe(members, held, seconds, 48, (0.1, 0.1, 50.0))
+    assert len(held[2]) == 1
+
+
+def test_pieces_become_more_when_updates_call_for_it() -> None:
+    members, known = names(2), Balance.start()
+    for _ in range(30):
+        held = known.shares(2, members, 128)
+        known = known.observe(members, held, (64.0, 64.0), 128, (10.0, 100.0))
+    assert known.efficiency(2, members, 128) < 0.75
+    more = suggest_pieces(known, 2, members, 128)
+    assert more > 2
+    assert known.efficiency(more, members, 128) > known.efficiency(2, members, 128)

@@ -22,8 +22,8 @@ class Told(NamedTuple):
 class Heard:
     """Trainings that only say what they were asked for."""
 
-    def together(self, pieces: int, fixed: bool) -> Any:
-        return "together", pieces, fixed
+    def together(self, pieces: int, fixed: bool, sliced: bool) -> Any:
+        return "together", pieces, fixed, sliced
 
     def together_on_servers(self, pieces: int, fixed: bool, servers: Servers) -> Any:
         return "together on servers", pieces, fixed, servers.staleness
@@ -35,9 +35,9 @@ class Heard:
 @pytest.mark.parametrize(
     ("strategy", "told", "expected"),
     [
-        (AllReduce(), Told(), ("together", 2, False)),
-        (AllReduce(), Told(pieces=8), ("together", 8, True)),
-        (AllReduce(pieces=6), Told(pieces=8), ("together", 6, True)),
+        (AllReduce(), Told(), ("together", 2, False, False)),
+        (AllReduce(), Told(pieces=8), ("together", 8, True, False)),
+        (AllReduce(pieces=6, sliced=True), Told(pieces=8), ("together", 6, True, True)),
         (ParameterServer(), Told(servers=Servers(1, 1, staleness=0)), ("together on servers", 2, False, 0)),
         (ParameterServer(), Told(pieces=4, servers=Servers(1, 1, staleness=0)), ("together on servers", 4, True, 0)),
         (ParameterServer(), Told(servers=Servers(1, 1, staleness=3)), ("at own pace", 3, False)),

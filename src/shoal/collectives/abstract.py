@@ -15,6 +15,7 @@ import numpy as np
 
 from shoal.collectives.layout import Array, Loan, Vector, VectorLayout
 from shoal.collectives.vector_encoding import VectorEncoding
+from shoal.wire.memory import SharedBlock
 
 
 class Outcome(NamedTuple):
@@ -116,6 +117,18 @@ class AbstractGroup(ABC):
         """Make the memory for exchanges of `layout` in which a worker has up to `slots` partial sums.
 
         `encoding` is the form in which they travel; None: as they are.
+        """
+
+    @property
+    @abstractmethod
+    def neighbours(self) -> tuple[int, ...]:
+        """The ranks that can share memory with this one, itself among them; lowest first."""
+
+    @abstractmethod
+    def hand_block(self, what: str, giver: int, block: SharedBlock | None, nbytes: int) -> SharedBlock:
+        """The block of one of the neighbours, for all of them to write to. Collective among them, not among all.
+
+        Only the giver gives one, and gets it back. It is the giver's word that peers may write to it.
         """
 
     @abstractmethod

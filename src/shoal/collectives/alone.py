@@ -8,6 +8,7 @@ from shoal.collectives.abstract import AbstractExchange, AbstractGroup, Outcome,
 from shoal.collectives.additions import plan
 from shoal.collectives.layout import Array, Loan, Vector, VectorLayout
 from shoal.collectives.vector_encoding import VectorEncoding
+from shoal.wire.memory import SharedBlock
 
 
 class Alone(AbstractGroup):
@@ -43,6 +44,14 @@ class Alone(AbstractGroup):
 
     def open(self, layout: VectorLayout, slots: int, encoding: VectorEncoding | None = None) -> AbstractExchange:
         return _AloneExchange(layout)
+
+    @property
+    def neighbours(self) -> tuple[int, ...]:
+        return (0,)
+
+    def hand_block(self, what: str, giver: int, block: SharedBlock | None, nbytes: int) -> SharedBlock:
+        assert block is not None, "there is nobody else who could have one"
+        return block
 
     def close(self) -> None:
         pass

@@ -15,6 +15,7 @@ from shoal.collectives.layout import Array, VectorLayout
 from shoal.collectives.messenger import Messenger
 from shoal.collectives.vector_encoding import VectorEncoding
 from shoal.errors import Diverged, UsageError
+from shoal.wire.memory import SharedBlock
 
 Opener = Callable[[Messenger, VectorLayout, int], AbstractExchange]
 
@@ -22,9 +23,10 @@ Opener = Callable[[Messenger, VectorLayout, int], AbstractExchange]
 class PeerGroup(AbstractGroup):
     """Two workers or more, each connected to each. `opener` is how their vectors move as they are."""
 
-    def __init__(self, meeting: Messenger, opener: Opener) -> None:
+    def __init__(self, meeting: Messenger, opener: Opener, neighbours: tuple[int, ...] | None = None) -> None:
         self._meeting = meeting
         self._opener = opener
+        self._neighbours = neighbours or (meeting.rank,)
 
     @property
     def rank(self) -> int:
@@ -120,6 +122,17 @@ class PeerGroup(AbstractGroup):
         if encoding is not None:
             return open_encoded(self._meeting, layout, slots, encoding)
         return self._opener(self._meeting, layout, slots)
+
+    @property
+    def neighbours(self) -> tuple[int, ...]:
+        return self._neighbours
+
+    def hand_block(self, what: str, giver: int, block: SharedBlock | None, nbytes: int) -> SharedBlock:
+        if block is not None:
+            self._meeting.hand(what, [block.fd], {rank: 0 for rank in self._neighbours if rank != giver})
+            return block
+        (fd,) = self._meeting.hand(what, [], {giver: 1})[giver]
+        return SharedBlock.open(fd, nbytes, writable=True)
 
     def close(self) -> None:
         self._meeting.close()

@@ -30,10 +30,11 @@ class Told(Protocol):
 class Trainings(Protocol[T_co]):
     """The ways to train that there are. A strategy takes one of them, which trains to the end."""
 
-    def together(self, pieces: int, fixed: bool) -> T_co:
+    def together(self, pieces: int, fixed: bool, sliced: bool) -> T_co:
         """All workers take every step together, and each updates its own copy of the model.
 
-        Batches are cut into so many pieces; unless that is `fixed`, more if the workers' speeds call for it.
+        Batches are cut into so many pieces; unless that is `fixed`, more if the workers' speeds call for it. `sliced`:
+        each updates some of the weights, and all read everybody's.
         """
 
     def together_on_servers(self, pieces: int, fixed: bool, servers: Servers) -> T_co:

@@ -39,10 +39,12 @@ class AllReduce(AbstractStrategy):
     `pieces` is the number of equal parts that each batch is cut into. With `pieces` fixed, the weights are the
     same bits for any number of workers. None: as many as there are workers, or what `shoal run --pieces` says.
     `compress` makes gradients smaller where links are slow: "bf16" or "int8". None: what `shoal run --compress` says.
+    `sliced`: each worker updates a slice of the weights, for all workers of its host, instead of all of them.
     """
 
     pieces: int | None = None
     compress: str | AbstractCodec | None = None
+    sliced: bool = False
 
     def __post_init__(self) -> None:
         codec_of(self.compress, "AllReduce")
@@ -55,7 +57,8 @@ class AllReduce(AbstractStrategy):
         return codec_of(self.compress or told, "AllReduce")
 
     def train(self, told: Told, trainings: Trainings[T]) -> T:
-        return trainings.together(self.pieces_for(told.pieces, told.workers), self.fixes_pieces(told.pieces))
+        pieces = self.pieces_for(told.pieces, told.workers)
+        return trainings.together(pieces, self.fixes_pieces(told.pieces), self.sliced)
 
     def fixes_pieces(self, told: int | None) -> bool:
         """Whether the user said how many pieces; otherwise they may become more while training goes on."""
@@ -86,6 +89,7 @@ class Exchanged(msgspec.Struct, frozen=True):
     totals: list[Array]
     notes: list[Note]
     shared: Shared
+    vector: Vector  # in which the totals lie
 
 
 class StepTask(Protocol):
@@ -118,13 +122,14 @@ class Division:
             return  # somebody was lost in the middle of it, or it did not count
         held = tuple(range(start, stop) for start, stop in shared.held)
         seconds = tuple(sum(note.seconds for note in notes) for notes in zip(*(p.notes for p in parts), strict=True))
-        self.balance = self.balance.observe(shared.members, held, seconds, shared.size)
+        updates = tuple(note.update for note in parts[0].notes)
+        self.balance = self.balance.observe(shared.members, held, seconds, shared.size, updates)
 
     def rows(self, size: int, members: tuple[str, ...]) -> Sequence[range]:
         """The rows of a batch of `size` samples that each rank computes."""
         pieces = pieces_of(size, self.pieces)
         bounds = piece_bounds(size, pieces)
-        held = self.balance.shares(pieces, members)
+        held = self.balance.shares(pieces, members, size)
         return [range(bounds[share.start], bounds[share.stop]) for share in held]
 
 
@@ -206,7 +211,7 @@ class Reduction:
         size: int = 0,
     ) -> Result:
         """Within an act: sums the weighted arrays of `pieces` pieces, of which this worker computes its share."""
-        held = self._division.balance.shares(pieces, group.members)
+        held = self._division.balance.shares(pieces, group.members, size)
         exchange = self._open(group, max(1, *(len(cover(pieces, share)) for share in held)))
         mine = held[group.rank]
         if weighted is None:
@@ -226,7 +231,8 @@ class Reduction:
         shared = msgspec.msgpack.decode(result.values[0], type=Shared)
         notes = decode(result.values[1:])
         check_agreement(shared.members, notes)
-        return Exchanged(self._totals.read(Vector(*result.arrays)), notes, shared)
+        vector = Vector(*result.arrays)
+        return Exchanged(self._totals.read(vector), notes, shared, vector)
 
     def close(self) -> None:
         if self._exchange is not None:

@@ -12,6 +12,9 @@ sequence, a smaller last batch, the first step's compilation) is taken out of ev
             predicted to take 5 % longer than it need: noise moves no piece.
     noise   how far a step usually is from what was expected. Where that is much, it takes more than a quarter.
 
+    fixed   what a step takes a member whatever it computes: its update of the weights. Who is slow in that, too, gets
+            fewer pieces still, so that nobody waits for its update. It is the middle of the last steps.
+
 Everybody holds at least one piece when there are enough, since who holds none is not measured. When there are fewer
 pieces than members, the paces of those without fade into the mean, so that they are tried again when it may pay.
 """
@@ -43,6 +46,8 @@ FURTHEST = 1e6  # from the average: no pace is told apart beyond
 MARGIN = 1.05  # shares change when a step takes this many times the shortest; above SLACK, so that it pays
 SLACK = 1.02  # a step may be longer by this factor if that saves partial sums
 
+_ROUNDING = 1e-9  # so much below a whole number still is one
+
 GOOD = 0.92  # efficiency with which `suggest_pieces` is content
 AIM = 0.95  # efficiency that it looks for when it is not
 
@@ -55,6 +60,13 @@ class WorkerPace(msgspec.Struct, frozen=True):
     recent: tuple[float, ...] = ()  # of the last steps: time taken over time expected
     steps: int = MEMORY  # how many steps `pace` stands for
     noise: float = 0.1  # how far a step is from what was expected, on average
+    updates: tuple[float, ...] = ()  # of the last steps: time of the update, in samples of pace 1
+    used_fixed: float = 0.0  # the middle of them, in the shares in force
+
+    @property
+    def fixed(self) -> float:
+        """Time of a step whatever its samples, as believed now."""
+        return _median(self.updates) if len(self.updates) >= ENOUGH else 0.0
 
 
 class Balance(msgspec.Struct, frozen=True):
@@ -67,18 +79,32 @@ class Balance(msgspec.Struct, frozen=True):
         """Nothing is known: all are taken as equal."""
         return cls()
 
-    def shares(self, pieces: int, members: tuple[str, ...]) -> tuple[range, ...]:
-        """The run of pieces that each rank computes. Members that are not known yet count as average."""
+    def shares(self, pieces: int, members: tuple[str, ...], size: int = 0) -> tuple[range, ...]:
+        """The run of pieces that each rank computes. Members that are not known yet count as average.
+
+        `size`: the batch's samples, where everybody updates the weights after it.
+        """
+        known = [self._known(members)[member] for member in members]
+        fixed = tuple(_in_pieces(pace.used_fixed, pieces, size) for pace in known)
+        return _shares(pieces, tuple(pace.used for pace in known), fixed)
+
+    def speeds(self, members: tuple[str, ...]) -> list[float]:
+        """How fast each rank is, as the shares in force have it. Only their ratios have a meaning."""
         known = self._known(members)
-        return _shares(pieces, tuple(known[member].used for member in members))
+        return [1.0 / known[member].used for member in members]
 
     def observe(
-        self, members: tuple[str, ...], held: tuple[range, ...], seconds: tuple[float, ...], size: int
+        self,
+        members: tuple[str, ...],
+        held: tuple[range, ...],
+        seconds: tuple[float, ...],
+        size: int,
+        updates: tuple[float, ...] = (),
     ) -> Balance:
         """What is known after a committed step: rank r computed the pieces `held[r]` of `size` samples in `seconds[r]`.
 
         A rank without pieces, or without a believable time, says nothing. Who is not among the members is
-        forgotten.
+        forgotten. `updates`: the seconds that each rank took for its last update.
         """
         known = self._known(members)
         pieces = sum(len(run) for run in held)
@@ -93,26 +119,33 @@ class Balance(msgspec.Struct, frozen=True):
         common = _median(off.values(), low=not all(held)) if off else 1.0
         seen = {member: _seen(known[member], ratio / common) for member, ratio in off.items()}
         known |= _concluded(seen)
+        if off:
+            for member, took in zip(members, updates, strict=False):
+                known[member] = _updated(known[member], took / common)
         average = _average([pace.pace for pace in known.values()])
         for member, run in zip(members, held, strict=True):
             if not run:
                 known[member] = _moved(known[member], (average / known[member].pace - 1.0) / MEMORY)
         # Nothing depends on the scale; without this it would wander off in a very long run.
         known = {member: _scaled(pace, average) for member, pace in known.items()}
-        return Balance(_adopted(pieces, known))
+        return Balance(_adopted(pieces, known, size))
 
-    def efficiency(self, pieces: int, members: tuple[str, ...]) -> float:
-        """The part of the members' summed speed that a step of this many pieces can use, 0 to 1."""
-        known = self._known(members)
-        paces = [known[member].pace for member in members]
-        return _ideal(pieces, paces) / _shortest(pieces, paces)[1]
+    def efficiency(self, pieces: int, members: tuple[str, ...], size: int = 0) -> float:
+        """The part of the members' summed speed that a step of this many pieces can use, 0 to 1. `size`: its samples,
+        if there is an update after them.
+        """
+        known = [self._known(members)[member] for member in members]
+        paces = [pace.pace for pace in known]
+        fixed = [_in_pieces(pace.fixed, pieces, size) for pace in known]
+        return _ideal(pieces, paces, fixed) / _shortest(pieces, paces, fixed)[1]
 
     def _known(self, members: tuple[str, ...]) -> dict[str, WorkerPace]:
         """The members' paces in the order of ranks. A newcomer has the mean speed of those who are known."""
         here = [self.paces[member] for member in members if member in self.paces]
-        newcomer = (
-            WorkerPace(_average([p.pace for p in here]), _average([p.used for p in here])) if here else WorkerPace()
-        )
+        newcomer = WorkerPace()
+        if here:
+            fixed = fsum(p.used_fixed for p in here) / len(here)
+            newcomer = WorkerPace(_average([p.pace for p in here]), _average([p.used for p in here]), used_fixed=fixed)
         return {member: self.paces.get(member, newcomer) for member in members}
 
 
@@ -125,7 +158,7 @@ def suggest_pieces(balance: Balance, pieces: int, members: tuple[str, ...], size
 
     def efficiency(count: int) -> float:
         largest = -(-size // count)  # samples: pieces that do not divide the batch are not quite equal
-        return balance.efficiency(count, members) * size / (count * largest)
+        return balance.efficiency(count, members, size) * size / (count * largest)
 
     best, reached = pieces, efficiency(pieces)
     if reached >= GOOD:
@@ -173,53 +206,75 @@ def _moved(pace: WorkerPace, by: float, steps: int = MEMORY) -> WorkerPace:
 
 
 def _scaled(pace: WorkerPace, average: float) -> WorkerPace:
-    return msgspec.structs.replace(pace, pace=min(max(pace.pace / average, 1 / FURTHEST), FURTHEST))
+    updates = tuple(update / average for update in pace.updates)
+    paced = min(max(pace.pace / average, 1 / FURTHEST), FURTHEST)
+    return msgspec.structs.replace(pace, pace=paced, updates=updates, used_fixed=pace.used_fixed / average)
 
 
-def _adopted(pieces: int, known: dict[str, WorkerPace]) -> dict[str, WorkerPace]:
+def _updated(pace: WorkerPace, took: float) -> WorkerPace:
+    if not 0.0 <= took < SECONDS[1]:
+        return pace
+    return msgspec.structs.replace(pace, updates=(*pace.updates, took)[-WINDOW:])
+
+
+def _in_pieces(fixed: float, pieces: int, size: int) -> float:
+    """A time that is told in samples, in pieces of a batch of this size."""
+    return fixed * pieces / size if size else 0.0
+
+
+def _adopted(pieces: int, known: dict[str, WorkerPace], size: int) -> dict[str, WorkerPace]:
     """Makes the shares follow what is believed, if a step of this many pieces takes too long by the margin."""
     paces = tuple(pace.pace for pace in known.values())
-    now = _slowest(_shares(pieces, tuple(pace.used for pace in known.values())), paces)
-    if now <= MARGIN * _ideal(pieces, paces) or now <= MARGIN * _shortest(pieces, paces)[1]:  # cheap, and mostly so
+    fixed = tuple(_in_pieces(pace.fixed, pieces, size) for pace in known.values())
+    used = tuple(_in_pieces(pace.used_fixed, pieces, size) for pace in known.values())
+    now = _slowest(_shares(pieces, tuple(pace.used for pace in known.values()), used), paces, fixed)
+    if now <= MARGIN * _ideal(pieces, paces, fixed):  # cheap, and mostly so
         return known
-    return {member: msgspec.structs.replace(pace, used=pace.pace) for member, pace in known.items()}
+    if now <= MARGIN * _shortest(pieces, paces, fixed)[1]:
+        return known
+    return {
+        member: msgspec.structs.replace(pace, used=pace.pace, used_fixed=pace.fixed) for member, pace in known.items()
+    }
 
 
 @lru_cache(maxsize=256)
-def _shares(pieces: int, paces: tuple[float, ...]) -> tuple[range, ...]:
+def _shares(pieces: int, paces: tuple[float, ...], fixed: tuple[float, ...]) -> tuple[range, ...]:
     """Runs of pieces with which the slowest rank is done first; within the slack, those with fewest partial sums."""
     if pieces < 1 or not paces:
         raise UsageError(f"cannot share {pieces} pieces among {len(paces)} members: expected at least one of each")
-    given, slowest = _shortest(pieces, paces)
-    speed = fsum(1.0 / pace for pace in paces)
+    given, slowest = _shortest(pieces, paces, fixed)
+    ideal = _ideal(pieces, paces, fixed)
     # Not far below its proportion either: a rank is not to idle because another one is slow anyway.
-    least = [min(count, max(1, int(pieces / (pace * speed)))) for count, pace in zip(given, paces, strict=True)]
-    most = [max(count, int(slowest * SLACK / pace)) for count, pace in zip(given, paces, strict=True)]
+    ranks = list(zip(given, paces, fixed, strict=True))
+    least = [min(count, max(1, int((ideal - update) / pace + _ROUNDING))) for count, pace, update in ranks]
+    most = [max(count, int((slowest * SLACK - update) / pace)) for count, pace, update in ranks]
     return aligned(pieces, least, most)
 
 
-def _shortest(pieces: int, paces: Sequence[float]) -> tuple[list[int], float]:
+def _shortest(pieces: int, paces: Sequence[float], fixed: Sequence[float]) -> tuple[list[int], float]:
     """How many pieces each rank gets so that the slowest is done as early as can be, and when that is.
 
     Exact: each further piece goes to the rank that would be done with it first.
     """
     given = [1 if pieces >= len(paces) else 0] * len(paces)
-    queue = [((count + 1) * pace, rank) for rank, (count, pace) in enumerate(zip(given, paces, strict=True))]
+    ranks = enumerate(zip(given, paces, fixed, strict=True))
+    queue = [((count + 1) * pace + update, rank) for rank, (count, pace, update) in ranks]
     heapify(queue)
     for _ in range(pieces - sum(given)):
         _, rank = queue[0]
         given[rank] += 1
-        heapreplace(queue, ((given[rank] + 1) * paces[rank], rank))
-    return given, max(count * pace for count, pace in zip(given, paces, strict=True))
+        heapreplace(queue, ((given[rank] + 1) * paces[rank] + fixed[rank], rank))
+    return given, max(count * pace + update for count, pace, update in zip(given, paces, fixed, strict=True))
 
 
-def _slowest(shares: tuple[range, ...], paces: Sequence[float]) -> float:
-    return max(len(share) * pace for share, pace in zip(shares, paces, strict=True))
+def _slowest(shares: tuple[range, ...], paces: Sequence[float], fixed: Sequence[float]) -> float:
+    return max(len(share) * pace + update for share, pace, update in zip(shares, paces, fixed, strict=True))
 
 
-def _ideal(pieces: int, paces: Sequence[float]) -> float:
+def _ideal(pieces: int, paces: Sequence[float], fixed: Sequence[float]) -> float:
     """The time of a step if pieces could be cut at will."""
-    return pieces / fsum(1.0 / pace for pace in paces)
+    updates = fsum(update / pace for update, pace in zip(fixed, paces, strict=True))
+    return max((pieces + updates) / fsum(1.0 / pace for pace in paces), *fixed, 0.0)
 
 
 def _average(paces: Sequence[float]) -> float:

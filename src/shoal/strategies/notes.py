@@ -39,6 +39,7 @@ class Note(msgspec.Struct, frozen=True, array_like=True):
     data: bytes = b""  # in steps that a script takes one by one: a digest of the batch that it gave
     last: bool = False  # the chief, in a loop of a script's own: there is no batch after this one
     ranked: bool = False  # its script has asked for its rank: its data may depend on that
+    update: float = 0.0  # seconds that its update of the weights took, in the step before this one
 
 
 _encoder = msgspec.msgpack.Encoder()

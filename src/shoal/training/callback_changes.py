@@ -14,7 +14,7 @@ from shoal.training.callbacks import Callbacks
 from shoal.training.engine import Engine
 from shoal.training.optimizer import TrainedOptimizer
 
-_OF_BATCHES = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+OF_BATCHES = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 _OF_EPOCHS = (
     "on_epoch_begin",
     "on_epoch_end",
@@ -34,7 +34,7 @@ class CallbackChanges:
         self._engine = engine
         self._variables = list(variables)
         self._count = optimizer.count
-        self._in_batches = callbacks.run_users_code(_OF_BATCHES)
+        self._in_batches = callbacks.run_users_code(OF_BATCHES)
         self.are_possible = self._in_batches or callbacks.run_users_code(_OF_EPOCHS)
         self._tokens: list[Any] | None = None
 

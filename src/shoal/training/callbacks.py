@@ -30,6 +30,9 @@ class Callbacks(Protocol):
     def run_users_code(self, hooks: Collection[str]) -> bool:
         """Whether one of these, by their names, runs code that is not Keras's."""
 
+    def look_after_batches(self) -> bool:
+        """Whether one of them may look at weights, or at the optimizer, between two steps."""
+
     def remember(self) -> tuple[bytes, list[Array]]:
         """What they remember now, as plain data."""
 

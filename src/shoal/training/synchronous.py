@@ -31,7 +31,7 @@ from shoal.training.model_state import fingerprint
 from shoal.training.position import Position
 from shoal.training.prepared import FitArguments, Prepared
 from shoal.training.run import Run
-from shoal.training.updates import AbstractUpdates
+from shoal.training.updates import AbstractUpdates, PartTotals
 
 _WORTHWHILE = 0.75  # the part of the workers' summed speeds that is used: below it, more pieces are worth their price
 _MOST_PIECES = 8  # per worker
@@ -95,6 +95,7 @@ class SynchronousTraining(AbstractTraining):
     # What a newcomer is told ------------------------------------------------------------------------
 
     def give(self) -> Result:
+        self._updates.show()
         self._at.pieces, self._at.balance = self._division.pieces, self._division.balance
         self._at.samples, self._at.extras = 0, []
         return super().give()
@@ -181,7 +182,8 @@ class SynchronousTraining(AbstractTraining):
                 logs = engine.metric_results() | extras
                 logs = {log: to_float(logs[log]) for log in self._shape.logs}
             self._run.record(Phase.APPLYING, step=at.total)
-            self._updates.apply(epoch, at.step, part, gradients, states)
+            totals = PartTotals(gradients, states, exchanged.vector.f32, self._division.balance)
+            self._updates.apply(epoch, at.step, part, totals)
         engine.seeds.advance()
         if engine.dirties_seeds:
             engine.put_seeds_back()
@@ -226,7 +228,7 @@ class SynchronousTraining(AbstractTraining):
         if self._fixed_pieces or len(shared.members) == 1 or self._at.total % _CONSIDER_EVERY:
             return
         division, members = self._division, shared.members
-        if division.balance.efficiency(division.pieces, members) > _WORTHWHILE:
+        if division.balance.efficiency(division.pieces, members, shared.size) > _WORTHWHILE:
             return  # smaller pieces have a price too
         more = suggest_pieces(division.balance, division.pieces, members, shared.size, _MOST_PIECES * len(members))
         if more > division.pieces:
@@ -239,7 +241,8 @@ class SynchronousTraining(AbstractTraining):
         """What stood before the step is said with its first part; what is to be done after it with its last."""
         at, run, saver = self._at, self._run, self._saver
         due = part == 0 and not stop and at.total % run.check_every == 0
-        note = Note(at.total, stop=stop, seconds=seconds, weights=fingerprint(self._engine) if due else None)
+        weights = fingerprint(self._engine) if due else None
+        note = Note(at.total, stop=stop, seconds=seconds, weights=weights, update=self._updates.seconds)
         if part < len(self._shape.parts) - 1 and not stop:
             return note
         return msgspec.structs.replace(
@@ -302,6 +305,7 @@ class _StepTask:
             self._taken_in = group
             if self._taken is not None:
                 self._updates.bring(self._source, self._at.step, self._taken, group)
+        self._updates.settle()  # what is left of the last update is no part of this step's pieces
         self._started = time.perf_counter()
         return self._taken.size if self._taken is not None else None
 

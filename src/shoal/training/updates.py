@@ -6,8 +6,10 @@ is applied, everybody pulls the new weights.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from shoal.collectives.group import AbstractGroup
 from shoal.config import Servers
@@ -17,6 +19,7 @@ from shoal.store.client import Client
 from shoal.store.decisions.director_messages import Open
 from shoal.store.decisions.worker_state import Weights
 from shoal.store.values.operations import Assignment, Batch
+from shoal.strategies.balance import Balance
 from shoal.strategies.schema import Array
 from shoal.training.callback_changes import CallbackChanges
 from shoal.training.engine import Engine
@@ -28,10 +31,20 @@ from shoal.training.served_saving import ServersParts
 from shoal.training.tables import Ids
 
 
+class PartTotals(NamedTuple):
+    """What a part of a step has summed, where it lies."""
+
+    gradients: Sequence[Array]
+    states: Sequence[Array]
+    summed: Array  # all that is float32, gradients first: the exchange's vector
+    balance: Balance  # how fast everybody is
+
+
 class AbstractUpdates(ABC):
     """What becomes of the totals of a step."""
 
     parts: ServersParts | None = None  # what servers write of a checkpoint, where they hold the optimizer's state
+    seconds = 0.0  # that the last update took this worker itself, whatever its part of the batch was
 
     @abstractmethod
     def open(self, epoch: int, steps: int | None, kept: int | None) -> None:
@@ -41,11 +54,17 @@ class AbstractUpdates(ABC):
         """Within an act: what this worker's part of a step's batch needs besides the model."""
 
     @abstractmethod
-    def apply(self, epoch: int, step: int, part: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
+    def apply(self, epoch: int, step: int, part: int, totals: PartTotals) -> None:
         """When this returns for the last part of a step, the model's variables are those after the step."""
+
+    def settle(self) -> None:  # noqa: B027
+        """Waits until the last update is over, where it goes on in the background."""
 
     def took(self) -> None:  # noqa: B027
         """The model has what another worker has told: this one came late, or goes on from a checkpoint."""
+
+    def show(self) -> None:  # noqa: B027
+        """Somebody may look next: the model's variables, and its optimizer's, are to hold what counts."""
 
     def watch(self) -> None:  # noqa: B027 (callbacks change a worker's own copy wherever they like)
         """The callbacks of an epoch come next."""
@@ -71,8 +90,15 @@ class OwnUpdates(AbstractUpdates):
     def open(self, epoch: int, steps: int | None, kept: int | None) -> None:
         pass
 
-    def apply(self, epoch: int, step: int, part: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
-        self._engine.apply(part, gradients, states)
+    def apply(self, epoch: int, step: int, part: int, totals: PartTotals) -> None:
+        begun = time.perf_counter()
+        self._engine.apply(part, totals.gradients, totals.states)
+        self.seconds = time.perf_counter() - begun + (self.seconds if part else 0.0)
+
+    def settle(self) -> None:
+        begun = time.perf_counter()
+        self._engine.settle()
+        self.seconds += time.perf_counter() - begun
 
     def finish(self, is_trained: bool) -> None:
         if is_trained:
@@ -128,7 +154,8 @@ class ServedUpdates(AbstractUpdates):
             mine = self._tables.no_ids()
         self._ids = self._tables.bring_for_all(self._engine, mine, group)
 
-    def apply(self, epoch: int, step: int, part: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
+    def apply(self, epoch: int, step: int, part: int, totals: PartTotals) -> None:
+        gradients, states = totals.gradients, totals.states
         counts = self._layout.counts(gradients)
         parcels = self._layout.pack_gradients(gradients, self._ids, counts)
         what = f"fit epoch {epoch} step {step}"

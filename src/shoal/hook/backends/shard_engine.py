@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from shoal.strategies.schema import Array
 
 
@@ -37,6 +39,16 @@ class AbstractShardEngine(ABC):
         self.write(every, values)
         self.update(gradients)
         return [self.read(variable) for variable in every]
+
+    def update_into(self, values: Sequence[Array], gradients: Sequence[Array], into: Sequence[Array]) -> None:
+        """As `updated`, into arrays of the caller's. What is given may be remembered by where it lies, until `forget`:
+        its contents may change between two calls, but the memory must last.
+        """
+        for place, value in zip(into, self.updated(values, gradients), strict=True):
+            np.copyto(place, value)
+
+    def forget(self) -> None:  # noqa: B027 (most remember nothing)
+        """Lets go of the memory that was given to `update_into`."""
 
     def finalize(self) -> None:
         """What the optimizer does to the weights after the last update."""

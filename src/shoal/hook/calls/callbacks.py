@@ -13,6 +13,7 @@ from shoal.hook.calls.chief import callback_list
 from shoal.hook.calls.timed_callbacks import TimedCallbacks
 from shoal.hook.monitor import Monitor
 from shoal.strategies.schema import Array
+from shoal.training.callback_changes import OF_BATCHES
 from shoal.training.logs import Logs
 from shoal.training.prepared import FitArguments
 from shoal.training.run import Run
@@ -60,6 +61,9 @@ class KerasCallbacks:
     def run_users_code(self, hooks: Collection[str]) -> bool:
         return any(_is_users(each, hook) for each in given_callbacks(self._given) for hook in hooks)
 
+    def look_after_batches(self) -> bool:
+        return any(_looks_after_batches(each) for each in given_callbacks(self._given))
+
     def remember(self) -> tuple[bytes, list[Array]]:
         return capture(self.listed)
 
@@ -70,6 +74,14 @@ class KerasCallbacks:
 def given_callbacks(callbacks: Any) -> list[Any]:
     """One by one, as they were given to fit."""
     return list(keras.tree.flatten(getattr(callbacks, "callbacks", callbacks)))  # of a CallbackList
+
+
+def _looks_after_batches(callback: Any) -> bool:
+    """Keras's own do only where they save every so many batches."""
+    saves = isinstance(callback, keras.callbacks.ModelCheckpoint | keras.callbacks.BackupAndRestore)
+    if saves and callback.save_freq != "epoch":
+        return True
+    return any(_is_users(callback, hook) for hook in OF_BATCHES)
 
 
 def _is_users(callback: Any, hook: str) -> bool:

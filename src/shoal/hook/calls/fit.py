@@ -27,6 +27,7 @@ from shoal.hook.calls.history import history_of
 from shoal.hook.served.keras_optimizer import KerasOptimizer
 from shoal.hook.served.serving import serve
 from shoal.hook.served.shard_optimizer import LossScales, unbuilt
+from shoal.hook.served.sliced_choice import updates_of
 from shoal.hook.tables.worker_tables import tables_of
 from shoal.observe.phases import Phase
 from shoal.strategies.abstract import AbstractStrategy
@@ -37,7 +38,7 @@ from shoal.training.logs import Logs
 from shoal.training.prepared import Description, FitArguments, Prepared
 from shoal.training.run import Run
 from shoal.training.synchronous import SynchronousTraining
-from shoal.training.updates import AbstractUpdates, OwnUpdates, ServedUpdates
+from shoal.training.updates import AbstractUpdates, ServedUpdates
 
 
 def fit(run: Run, strategy: AbstractStrategy, model: Any, arguments: FitArguments, call: int) -> Any:
@@ -59,13 +60,15 @@ class _OnWorker:
 
     def __init__(self, run: Run, strategy: AbstractStrategy, model: Any, arguments: FitArguments, call: int) -> None:
         self._run = run
+        self._model = model
         self._arguments = arguments
         self._call = call
         self._prepared = partial(_prepared, run, strategy, model, arguments)
 
-    def together(self, pieces: int, fixed: bool) -> bytes | None:
+    def together(self, pieces: int, fixed: bool, sliced: bool) -> bytes | None:
         with self._prepared(pieces) as prepared:
-            return self._together(prepared, pieces, fixed, OwnUpdates(prepared.engine, prepared.optimizer))
+            updates = updates_of(self._run, self._model, prepared, sliced)
+            return self._together(prepared, pieces, fixed, updates)
 
     def together_on_servers(self, pieces: int, fixed: bool, servers: Servers) -> bytes | None:
         with self._prepared(pieces, servers) as prepared:
@@ -97,7 +100,7 @@ class _OnServer:
         self._call = call
         self._prepared = partial(_prepared, run, strategy, model, arguments, 1)
 
-    def together(self, pieces: int, fixed: bool) -> None:
+    def together(self, pieces: int, fixed: bool, sliced: bool) -> None:
         pass
 
     def together_on_servers(self, pieces: int, fixed: bool, servers: Servers) -> None:

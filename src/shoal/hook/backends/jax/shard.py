@@ -18,6 +18,9 @@ from shoal.hook.backends import registry
 from shoal.hook.backends.shard_engine import AbstractShardEngine
 from shoal.hook.keras_private import set_values
 from shoal.strategies.schema import Array
+from shoal.training.engine import aligned
+
+_BORROWED = 1 << 10  # elements; what is smaller, JAX copies in less time
 
 
 class JaxShardEngine(AbstractShardEngine):
@@ -27,6 +30,7 @@ class JaxShardEngine(AbstractShardEngine):
         super().__init__(variables, optimizer)
         self._update = jax.jit(self._apply, donate_argnums=(0, 1)) if compiled else self._apply
         self._from = jax.jit(self._apply) if compiled else self._apply
+        self._borrowed: dict[int, jax.Array] = {}  # by where they lie
         self._own([*variables, *optimizer.variables])
 
     def read(self, variable: Any) -> Array:
@@ -47,6 +51,26 @@ class JaxShardEngine(AbstractShardEngine):
         shaped = [value.reshape(variable.shape) for variable, value in zip(every, values, strict=True)]
         count = len(self._variables)
         return [np.asarray(value).reshape(-1) for value in self._from(shaped[:count], shaped[count:], list(gradients))]
+
+    def update_into(self, values: Sequence[Array], gradients: Sequence[Array], into: Sequence[Array]) -> None:
+        every = [*self._variables, *self._optimizer.variables]
+        given = [self._borrow(value, variable.shape) for value, variable in zip(values, every, strict=True)]
+        shaped = [self._borrow(gradient, v.shape) for gradient, v in zip(gradients, self._variables, strict=True)]
+        count = len(self._variables)
+        for place, value in zip(into, self._from(given[:count], given[count:], shaped), strict=True):
+            np.copyto(place, np.asarray(value).reshape(-1))
+
+    def forget(self) -> None:
+        self._borrowed.clear()
+
+    def _borrow(self, value: Array, shape: Any) -> Any:
+        """An array that lies where the value lies: to make one takes longer than to find it. Small ones are copied."""
+        if value.size < _BORROWED or not aligned(value):
+            return value.reshape(shape)
+        where = value.ctypes.data
+        if where not in self._borrowed:
+            self._borrowed[where] = jnp.from_dlpack(value)
+        return self._borrowed[where]
 
     def finalize(self) -> None:
         super().finalize()
