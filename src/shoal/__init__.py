@@ -4,6 +4,7 @@ A script needs nothing from here: `shoal run -n 4 train.py` trains any script th
 want to say it in the script:
 
     AllReduce(pieces=8).scope()   models compiled inside train synchronously, each batch cut into 8 pieces
+    AllReduce(mesh=Mesh(...))     each worker's devices as a mesh: rows, weights, or both divided among them (JAX)
     ParameterServer().scope()     models compiled inside train with parameter servers
     step(model), batches(data)    a training loop of the script's own: its step function, and what it loops over
     layers.ShardedEmbedding(...)  an embedding table whose rows live on parameter servers
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
     from shoal.errors import CannotDistribute, Diverged, RunFailed, ShoalError, UsageError
     from shoal.launch.from_python import run
     from shoal.strategies.allreduce import AllReduce
+    from shoal.strategies.mesh.shape import Mesh
     from shoal.strategies.parameter_server import ParameterServer
 
 __all__ = [
     "AllReduce",
     "CannotDistribute",
     "Diverged",
+    "Mesh",
     "ParameterServer",
     "RunFailed",
     "ShoalError",
@@ -82,7 +85,7 @@ def step(*models: Any, metrics: Sequence[Any] = ()) -> Any:
 
         run = session.current()
         from shoal.hook.calls.loops import Step
-        from shoal.hook.patching.patches import strategy_in_force
+        from shoal.hook.scopes import strategy_in_force
 
         return Step(run, strategy_in_force(run), function, models, metrics)
 
@@ -119,6 +122,10 @@ def __getattr__(name: str) -> Any:
 
         session.current()  # a strategy means something only where keras is hooked
         return allreduce.AllReduce if name == "AllReduce" else parameter_server.ParameterServer
+    if name == "Mesh":
+        from shoal.strategies.mesh.shape import Mesh
+
+        return Mesh
     if name == "run":
         from shoal.launch import from_python
 

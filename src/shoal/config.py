@@ -47,6 +47,14 @@ class Servers(msgspec.Struct, frozen=True):
     staleness: int | None  # None: no bound
 
 
+class Devices(msgspec.Struct, frozen=True):
+    """The devices of the launcher's host: accelerators, or virtual ones of its CPU; and who has which."""
+
+    found: str  # for people
+    each: int  # per worker
+    given: dict[str, tuple[str, ...]]  # by member
+
+
 class RunConfig(msgspec.Struct, frozen=True):
     """Everything that the members of a run must agree on before it starts."""
 
@@ -75,6 +83,8 @@ class RunConfig(msgspec.Struct, frozen=True):
     epoch: float = 0.0  # seconds since the epoch when the monotonic clock of the launcher's host stood at 0
     record: bool = True  # keep one of what members do
     profile: tuple[int, int] | None = None  # the first and the last step that backends look at
+    devices: Devices | None = None  # None: each worker computes on the CPU
+    mesh: str | None = None  # how a worker uses its devices, if they are several; part of the numeric identity
     trace: bool = False  # somebody wants all of the record, not only the last of it
 
     @property
@@ -84,8 +94,8 @@ class RunConfig(msgspec.Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """One worker, now and later, and nothing to write or to go on from: Keras does it all."""
-        return self.is_single and self.saving is None and self.resume is None
+        """One worker and device, now and later, and nothing to write or to go on from: Keras does it all."""
+        return self.is_single and self.mesh is None and self.saving is None and self.resume is None
 
     @property
     def is_on_one_host(self) -> bool:

@@ -167,6 +167,11 @@ class Session:
         return self._config.compress if self._config is not None else None
 
     @property
+    def mesh(self) -> str | None:
+        """How each worker uses its devices, if they are several."""
+        return self._config.mesh if self._config is not None else None
+
+    @property
     def check_every(self) -> int:
         """Steps between two comparisons of the workers' weights."""
         return self._config.check_every if self._config is not None else CHECK_EVERY

@@ -13,8 +13,9 @@ import pytest
 from tests.checkpoint.scene import write
 
 from shoal.cluster.process_limits import check_processes
-from shoal.config import Saving, Servers
+from shoal.config import Devices, Saving, Servers
 from shoal.errors import UsageError
+from shoal.launch.devices.inventory import DeviceKind, Inventory
 from shoal.launch.plan import THIS_HOST, make_plan
 from shoal.launch.request import LaunchRequest
 
@@ -360,3 +361,41 @@ def test_a_run_that_goes_on_does_not_write_among_another_trainings_checkpoints(s
         UsageError, match=r"others holds checkpoints of another training, of run r-other: step-000000010"
     ):
         saving(script, environ, checkpoint=str(others), resume=str(path))
+
+
+def test_devices_are_divided_among_workers_and_each_has_its_own_environment(script, environ):
+    gpus = Inventory(DeviceKind.CUDA, ("0", "1", "2", "3"))
+    plan = make_plan(LaunchRequest(2, script, backend="torch"), environ, CORES, inventory=gpus)
+    assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in plan.workers] == ["0,1", "2,3"]
+    assert plan.config.devices == Devices(
+        "4 GPU · worker-0: 0,1 · worker-1: 2,3", 2, {"worker-0": ("0", "1"), "worker-1": ("2", "3")}
+    )
+    assert plan.config.mesh is None  # PyTorch has none
+    auto = make_plan(LaunchRequest(1, script, backend="torch", auto=True), environ, CORES, inventory=gpus)
+    assert len(auto.workers) == 4
+    servers = make_plan(LaunchRequest(script=script, backend="torch", **PS), environ, CORES, inventory=gpus).servers
+    assert all(server.environment["CUDA_VISIBLE_DEVICES"] == "" for server in servers)
+
+
+def test_several_devices_in_a_worker_are_a_mesh_on_jax(script, environ):
+    plan = make_plan(LaunchRequest(1, script, backend="jax", devices_per_worker=4), environ, CORES)
+    assert plan.config.mesh == "batch=4"
+    assert not plan.config.is_plain
+    assert plan.workers[0].environment["XLA_FLAGS"] == "--xla_force_host_platform_device_count=4"
+    asked = LaunchRequest(2, script, backend="jax", devices_per_worker=4, mesh="model=2,fsdp")
+    assert make_plan(asked, environ, CORES).config.mesh == "batch=2,model=2,fsdp"
+    assert make_plan(LaunchRequest(2, script, backend="jax"), environ, CORES).config.mesh is None
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"backend": "torch", "mesh": "batch=2"}, "needs JAX: on torch"),
+        ({"backend": "jax", "mesh": "batch=2"}, "has 1 device"),
+        ({"backend": "jax", "mesh": "rows=2"}, "expected axes and their sizes"),
+        ({"backend": "jax", "mesh": "batch=1", "strategy": "ps", "servers": 1}, "for --strategy allreduce"),
+    ],
+)
+def test_a_mesh_that_can_not_be_is_refused_before_anything_starts(script, environ, options, says):
+    with pytest.raises(UsageError, match=says):
+        make_plan(LaunchRequest(2, script, **options), environ, CORES)

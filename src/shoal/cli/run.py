@@ -19,6 +19,8 @@ from shoal.launch.remote.host_list import choose_hosts, named_hosts
 from shoal.launch.remote.slurm import allocation
 from shoal.launch.request import LaunchRequest
 
+AUTO = -1  # workers, as many as the host's devices call for
+
 
 class WithOptionalPort(click.Command):
     """`--dashboard train.py` names a script, not a port."""
@@ -29,16 +31,18 @@ class WithOptionalPort(click.Command):
 
 
 class WorkerRange(click.ParamType[tuple[int | None, int]]):
-    """`4`, or `2:6` for at least two and at most six."""
+    """`4`, or `2:6` for at least two and at most six; `auto` for what the devices call for."""
 
     name = "workers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int | None, int]:
         least, colon, most = str(value).rpartition(":")
+        if value == "auto":
+            return None, AUTO
         try:
             return (int(least) if colon else None), int(most)
         except ValueError:
-            self.fail(f"{value!r} is neither a number of workers nor a range such as 2:6", param, ctx)
+            self.fail(f"{value!r} is neither a number of workers, nor a range such as 2:6, nor auto", param, ctx)
 
 
 # What follows the script is the script's, options like -n and --help too: parsing stops at the first word
@@ -48,8 +52,20 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
     "-n",
     "workers",
     type=WorkerRange(),
-    metavar="N|MIN:MAX",
-    help="Workers to start, and the least with which to go on.  [default: 1, or all slots of the hosts; least: 1]",
+    metavar="N|MIN:MAX|auto",
+    help="Workers to start, and the least with which to go on; auto: as the devices call for.  "
+    "[default: 1, or all slots of the hosts; least: 1]",
+)
+@click.option(
+    "--devices",
+    metavar="K|a,b;c,d|shared",
+    help="Accelerators of each worker: how many, or which.  [default: all, divided among the workers]",
+)
+@click.option(
+    "--devices-per-worker", type=int, metavar="K", help="The same number; without accelerators, virtual ones, on JAX."
+)
+@click.option(
+    "--mesh", metavar="batch=B,model=M[,fsdp]", help="How a worker uses its devices, on JAX.  [default: batch]"
 )
 @click.option(
     "--max-restarts", type=int, default=3, show_default=True, metavar="K", help="Of a member that dies, per hour."
@@ -143,9 +159,10 @@ def run(context: click.Context, /, words: tuple[str, ...], **options: Any) -> No
     if not words:
         raise click.UsageError("name a script to train: shoal run -n 4 train.py")
     least, asked = options.pop("workers") or (None, None)
+    auto = asked == AUTO
     named = named_hosts(options.pop("hosts"), options.pop("hostfile"))
-    chosen = choose_hosts(named, allocation(os.environ) if named is None else None, asked)
-    options |= {"hosts": chosen.hosts, "by_srun": chosen.by_srun}
+    chosen = choose_hosts(named, allocation(os.environ) if named is None else None, None if auto else asked)
+    options |= {"hosts": chosen.hosts, "by_srun": chosen.by_srun, "auto": auto}
     request = LaunchRequest(script=words[0], arguments=words[1:], workers=chosen.workers, least=least, **options)
     _hint_at_late_options(context, request)
     if request.dashboard is not None:

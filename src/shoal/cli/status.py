@@ -76,7 +76,10 @@ def _table(reply: StatusReply) -> Table:
         f"run {reply.run} · {Path(reply.script).name} · {reply.strategy} · {reply.backend} · "
         f"{reply.pieces} pieces · view {reply.view} · up {duration(reply.uptime)}"
     )
-    table = Table(title=title, caption=f"logs in {reply.logs}", box=None, padding=(0, 1, 0, 0), header_style="bold")
+    if reply.mesh:
+        title += f" · mesh {reply.mesh}"
+    caption = f"devices: {reply.devices}\nlogs in {reply.logs}" if reply.devices else f"logs in {reply.logs}"
+    table = Table(title=title, caption=caption, box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.title_justify = table.caption_justify = "left"
     for heading in ("role", "id", "pid", "host", "state", "step", "samples/s", "doing"):
         numeric = heading in ("pid", "step", "samples/s")

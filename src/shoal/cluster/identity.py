@@ -33,6 +33,7 @@ class Identity(msgspec.Struct, frozen=True):
     threads: int
     pieces: int
     instructions: str  # the processor's relevant flags, sorted
+    mesh: str = "one device"
 
     @classmethod
     def of_this_process(cls, config: RunConfig) -> Identity:
@@ -45,6 +46,7 @@ class Identity(msgspec.Struct, frozen=True):
             threads=config.threads,
             pieces=config.pieces or config.workers,
             instructions=instruction_set(),
+            mesh=config.mesh or "one device",
         )
 
     def differences(self, mine: str, other: Identity, theirs: str) -> tuple[str, ...]:

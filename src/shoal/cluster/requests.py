@@ -138,6 +138,8 @@ def status(
             _line(coordinator, "serving"),
             *(_line_of(id, state, run.view, now) for id, state in run.members.items()),
         ),
+        devices=config.devices.found if config.devices is not None else "",
+        mesh=config.mesh or "",
         losses=losses,
         ended=RunOutcome(end.ok, end.reason) if end is not None else None,
     )

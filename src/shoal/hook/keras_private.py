@@ -95,7 +95,67 @@ def track_again(layer: Any) -> None:
         _of(layer, "_track_variables", "tells PyTorch of a layer's new variables")()
 
 
+def children_of(layer: Any) -> list[Any]:
+    """The layers that a layer holds itself. None where nobody can tell: it is then taken as a whole."""
+    return list(getattr(layer, "_layers", ()))
+
+
+def graph_of(model: Any) -> list[tuple[Any, list[Any]]] | None:
+    """The operations of a functional or sequential model in an order in which they can be computed, each with those
+    that feed it when it is first called there. None: it is another kind of model, or of layer.
+    """
+    model = getattr(model, "_functional", None) or model
+    operations, by_depth = getattr(model, "operations", None), getattr(model, "_nodes_by_depth", None)
+    if operations is None or by_depth is None:
+        return None
+    own = {id(node) for nodes in by_depth.values() for node in nodes}
+    found = []
+    for operation in operations:
+        called = [node for node in getattr(operation, "_inbound_nodes", ()) if id(node) in own]
+        parents = getattr(called[0], "parent_nodes", ()) if called else ()
+        found.append((operation, [node.operation for node in parents]))
+    return found
+
+
+def kernel_of(layer: Any) -> Any:
+    """The variable that a layer multiplies by. None: it is computed (LoRA, quantised), or there is none."""
+    import keras
+
+    try:
+        kernel = layer.kernel
+    except (AttributeError, ValueError):
+        return None
+    return kernel if isinstance(kernel, keras.Variable) else None
+
+
+def projections_of(attention: Any) -> list[Any] | None:
+    """Query, key and value, a gate if there is one, and last the output of an attention layer. None: it has others."""
+    names = ("_query_dense", "_key_dense", "_value_dense", "_gate_dense", "_output_dense")
+    parts = {name: getattr(attention, name, None) for name in names}
+    if any(part is None for name, part in parts.items() if name != "_gate_dense"):
+        return None
+    return [part for part in parts.values() if part is not None]
+
+
 # Variables ----------------------------------------------------------------------------------------------
+
+
+def layout_of(variable: Any) -> Any:
+    """How a variable lies on a mesh; None: it was made without a distribution."""
+    return getattr(variable, "_layout", None)
+
+
+def lay_out(variable: Any, layout: Any) -> None:
+    """Whatever is assigned to the variable lies so from now on. Its value stays where it is."""
+    if not hasattr(variable, "_layout"):
+        raise _missing("Variable._layout", "lays variables out on a mesh")
+    variable._layout = layout
+
+
+def layout_map_of(distribution: Any) -> dict[str, Any] | None:
+    """What a user's ModelParallel says of variables, by the pattern of their paths; None: it says nothing."""
+    found = getattr(distribution, "_layout_map", None)
+    return None if found is None else {pattern: found[pattern] for pattern in found}
 
 
 def set_values(variables: Sequence[Any], values: Sequence[Any]) -> None:

@@ -17,6 +17,9 @@ from shoal.cluster.messages import End, JoinerPlace
 from shoal.config import RUN_FILE, RunConfig
 from shoal.launch import environment
 from shoal.launch import logs as log_files
+from shoal.launch.devices.assignment import assign_like, environment_of
+from shoal.launch.devices.inventory import Inventory
+from shoal.launch.devices.reading import for_backend, read_inventory
 from shoal.launch.outputs import Outputs, say
 from shoal.launch.places import PlaceAsker
 from shoal.launch.plan import ProcessPlan, share
@@ -74,12 +77,18 @@ def attend(
 
 
 def plans_of(part: HostPart, environ: Mapping[str, str], cores: Sequence[int]) -> list[ProcessPlan]:
-    """Of its workers: each with cores of its own, if there are enough."""
+    """Of its workers: each with cores of its own, if there are enough, and as many devices as the run's others have."""
     config = part.config
     own = environment.of_worker({**environ, BACKEND: config.backend}, config.threads, True, config.seed)
     pinned = len(part.members) * config.threads <= len(cores)
+    inventory = for_backend(read_inventory(environ), config.backend, environ) if config.devices else Inventory()
+    given = assign_like(config.devices, inventory, len(part.members), config.backend)
     return [
-        ProcessPlan(id, share(tuple(cores), config.threads, number) if pinned else (), own)
+        ProcessPlan(
+            id,
+            share(tuple(cores), config.threads, number) if pinned else (),
+            own | environment_of(given, number, inventory, environ),
+        )
         for number, id in enumerate(part.members)
     ]
 

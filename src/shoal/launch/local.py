@@ -20,6 +20,7 @@ from shoal.cluster.messages import End
 from shoal.errors import UsageError
 from shoal.launch import logs, report
 from shoal.launch.companion import Companion
+from shoal.launch.devices.reading import read_inventory
 from shoal.launch.live_line import LiveLine
 from shoal.launch.on_hosts import HostedRun, planned_on_hosts
 from shoal.launch.outputs import Outputs, say
@@ -58,7 +59,7 @@ def start(request: LaunchRequest, environ: Mapping[str, str], cores: tuple[int, 
         if request.checkpoint is not None:
             claimed = stack.enter_context(claim(Path(request.checkpoint).absolute(), run, say))
         if request.hosts is None:
-            return launch(make_plan(request, environ, cores, run), environ, claimed)
+            return launch(make_plan(request, environ, cores, run, inventory=read_inventory(environ)), environ, claimed)
         plan, hosted = stack.enter_context(planned_on_hosts(request, environ, cores, run))
         return launch(plan, environ, claimed, hosted)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from shoal.cluster.messages import End
 from shoal.config import RunConfig
 from shoal.errors import UsageError
+from shoal.launch.devices.reading import read_inventory
 from shoal.launch.outputs import say
 from shoal.launch.plan import LaunchPlan, make_plan
 from shoal.launch.remote.agents import Agents, agent_words
@@ -114,11 +115,12 @@ def planned_on_hosts(
     if request.standby and not placement.here:
         raise UsageError("--standby waits on this host, which is not one of --hosts: add it, or leave --standby out.")
     if not placement.elsewhere:
-        yield make_plan(replace(request, hosts=None), environ, cores, run), None
+        yield make_plan(replace(request, hosts=None), environ, cores, run, inventory=read_inventory(environ)), None
         return
     if request.address is None:
         request = replace(request, address=_free_address([places[host] for host in placement.elsewhere]))
-    draft = make_plan(request, environ, cores, run, placement.here)
+    inventory = read_inventory(environ)
+    draft = make_plan(request, environ, cores, run, placement.here, inventory)
     script, is_module = find_script(request.script, request.is_module), request.is_module
     here = look_around(draft.config.backend, script, is_module, len(cores))
     passed = passed_on(environ, request.env)
@@ -131,7 +133,7 @@ def planned_on_hosts(
         inquiry = Inquiry(os.getcwd(), script, is_module, draft.config.backend, passed)
         facts = agents.inquire(inquiry, here)
         threads = request.threads or placement.threads({host: told.cores for host, told in facts.items()}, len(cores))
-        plan = make_plan(replace(request, threads=threads), environ, cores, run, placement.here)
+        plan = make_plan(replace(request, threads=threads), environ, cores, run, placement.here, inventory)
         listed = [f"this one ({len(placement.here)})"] if placement.here else []
         listed += [f"{host} ({len(ids)})" for host, ids in placement.elsewhere.items()]
         say(f"hosts: {', '.join(listed)}, by {shell.program}")

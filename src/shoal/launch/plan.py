@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 from shoal.cluster.process_limits import check_processes
 from shoal.codecs.words import check_word
-from shoal.config import STRATEGIES, TRANSPORTS, Deadlines, RunConfig, Servers, Transport
+from shoal.config import STRATEGIES, TRANSPORTS, Deadlines, Devices, RunConfig, Servers, Transport
 from shoal.errors import UsageError
 from shoal.launch import environment, logs
 from shoal.launch.backend_choice import choose_backend
 from shoal.launch.checkpoint_choice import resumed_by, saving_of
 from shoal.launch.companion import CompanionPlan
+from shoal.launch.devices.assignment import (
+    DeviceAssignment,
+    assign,
+    environment_of,
+    environment_without,
+    told,
+    workers_for,
+)
+from shoal.launch.devices.inventory import Inventory
+from shoal.launch.devices.reading import for_backend
+from shoal.launch.mesh_choice import choose_mesh
 from shoal.launch.request import LaunchRequest
 from shoal.launch.script import BACKEND, find_script, read_script
 from shoal.observe.profiled_steps import ProfiledSteps
@@ -80,13 +91,19 @@ def make_plan(
     cores: tuple[int, ...],
     run: str | None = None,
     here: tuple[str, ...] | None = None,
+    inventory: Inventory | None = None,
 ) -> LaunchPlan:
     """Check everything and fill in what was left open. UsageError says what to change.
 
     Who has locked the folder of checkpoints has done it for the run of this id. `here`: the workers that are started on
-    this host, of a run that has others elsewhere.
+    this host, of a run that has others elsewhere. `inventory`: this host's accelerators.
     """
     request = _with_address(request)
+    inventory = inventory or Inventory()
+    if request.auto and request.hosts is not None:
+        raise UsageError("-n auto counts the devices of this host: with several hosts, say how many workers.")
+    if request.auto:
+        request = replace(request, workers=_workers_by_devices(request, environ, inventory))
     _check_counts(request)
     _check_hosts(request)
     of_workers = here if here is not None else tuple(f"worker-{number}" for number in range(request.workers))
@@ -100,6 +117,10 @@ def make_plan(
     environ = {**environ, BACKEND: request.backend} if request.backend else environ
     reading = read_script(script, request.is_module, environ)
     backend = choose_backend(request.backend, reading, environ)
+    inventory = for_backend(inventory, backend, environ)
+    standbys = tuple(f"worker-{number}" for number in range(request.workers, request.workers + request.standby))
+    standing = (*of_workers, *standbys)
+    given = assign(inventory, len(standing), request.devices, request.devices_per_worker, backend)
     threads = request.threads or max(1, len(cores) // max(1, len(of_workers)))
     seed = secrets.randbelow(2**32)
     run = run or new_run()
@@ -128,6 +149,8 @@ def make_plan(
         epoch=time.time() - time.monotonic(),
         record=request.record,
         profile=_profile(request),
+        devices=_devices(inventory, given, standing),
+        mesh=choose_mesh(request, backend, given),
         trace=request.trace is not None,
         verbose=request.verbose,
         logs=str(Path(request.logs).absolute() if request.logs else logs.home(environ) / run),
@@ -139,14 +162,19 @@ def make_plan(
     preloads = reading.leaves_environment
     # Where keras is not imported beforehand, the script may still choose, and finds its environment as it was.
     own = environment.of_worker({**environ, BACKEND: backend} if preloads else environ, threads, confined, seed)
-    standbys = (f"worker-{number}" for number in range(request.workers, request.workers + request.standby))
     return LaunchPlan(
         config,
         workers=tuple(
-            ProcessPlan(id, share(cores, threads, place) if pinned else (), own)
-            for place, id in enumerate((*of_workers, *standbys))
+            ProcessPlan(
+                id,
+                share(cores, threads, place) if pinned else (),
+                own | environment_of(given, place, inventory, environ),
+            )
+            for place, id in enumerate(standing)
         ),
-        servers=tuple(ProcessPlan(f"server-{number}", (), own) for number in range(request.servers)),
+        servers=tuple(
+            ProcessPlan(f"server-{number}", (), own | environment_without(given)) for number in range(request.servers)
+        ),
         max_restarts=0 if config.least is None else request.max_restarts,
         token=_token(request),
         preloads=preloads,
@@ -166,6 +194,20 @@ def _companions(request: LaunchRequest) -> tuple[CompanionPlan, ...]:
             raise UsageError("--otel sends what members record, and with --no-record they record nothing. Use one.")
         found.append(CompanionPlan("otel", "the exporter of spans", "shoal.otel.process", leaves=_EXPORTING))
     return tuple(found)
+
+
+def _workers_by_devices(request: LaunchRequest, environ: Mapping[str, str], inventory: Inventory) -> int:
+    """`-n auto`."""
+    script = find_script(request.script, request.is_module)
+    environ = {**environ, BACKEND: request.backend} if request.backend else environ
+    backend = choose_backend(request.backend, read_script(script, request.is_module, environ), environ)
+    return workers_for(for_backend(inventory, backend, environ), backend)
+
+
+def _devices(inventory: Inventory, given: DeviceAssignment, members: Sequence[str]) -> Devices | None:
+    """What is said of them, if there is anything to say."""
+    names = {id: ids for id, ids in zip(members, given.given, strict=False) if ids}
+    return Devices(text, given.each, names) if (text := told(inventory, given, members)) else None
 
 
 def _goes_on(request: LaunchRequest) -> bool:

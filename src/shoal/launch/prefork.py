@@ -47,6 +47,7 @@ class ForkRequest(Message, frozen=True):
 
     id: str
     words: tuple[str, ...]  # of its command line; `{0}`, `{1}` stand for the descriptors that it gets
+    environment: dict[str, str]  # what is its own: devices are given to one worker each
 
 
 class Forked(Message, frozen=True):
@@ -64,6 +65,7 @@ class Prefork:
 
     def __init__(self, folder: Path, environment: Mapping[str, str], log: IO[bytes]) -> None:
         self._connection, theirs = pair(_CODEC, "the prefork process")
+        self._environment = environment
         self._waiting: dict[str, int] = {}  # who is to come, and the descriptor that it waits on
         try:
             words = [str(folder), str(theirs), _ROOM]
@@ -76,11 +78,19 @@ class Prefork:
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def ask(self, id: str, words: Sequence[str], standard: Sequence[int], gets: Sequence[int]) -> None:
+    def ask(
+        self,
+        id: str,
+        words: Sequence[str],
+        standard: Sequence[int],
+        gets: Sequence[int],
+        environment: Mapping[str, str],
+    ) -> None:
         """For one more. WireError if the prefork process is gone."""
+        own = {name: value for name, value in environment.items() if self._environment.get(name) != value}
         waits, self._waiting[id] = os.pipe()
         try:
-            self._connection.send_fds(ForkRequest(id, tuple(words)), [*standard, waits, *gets])
+            self._connection.send_fds(ForkRequest(id, tuple(words), own), [*standard, waits, *gets])
         finally:
             os.close(waits)
 
@@ -160,6 +170,7 @@ def _live(birth: ForkRequest, descriptors: list[int]) -> NoReturn:
     code = 1
     try:
         os.setsid()
+        os.environ.update(birth.environment)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for standard in range(3):
             os.dup2(descriptors[standard], standard)

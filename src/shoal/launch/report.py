@@ -25,7 +25,10 @@ def opening(config: RunConfig) -> str:
         config.backend,
         f"logs in {config.logs}",
     ]
-    return f"shoal: {' · '.join(parts)}"
+    if config.mesh is not None:
+        parts.insert(-1, f"mesh {config.mesh}")
+    line = f"shoal: {' · '.join(parts)}"
+    return f"{line}\nshoal: devices: {config.devices.found}" if config.devices is not None else line
 
 
 def summary(end: End, config: RunConfig) -> str:

@@ -14,6 +14,10 @@ class LaunchRequest:
     workers: int
     script: str
     least: int | None = None
+    auto: bool = False  # as many workers as the host's devices call for, whatever `workers` says
+    devices: str | None = None  # a number for each worker, or lists of them
+    devices_per_worker: int | None = None
+    mesh: str | None = None  # how a worker uses them
     fail_fast: bool = False
     max_restarts: int = 3
     standby: int = 0

@@ -32,6 +32,7 @@ class StoryKind(StrEnum):
     BALANCE = "balance"  # pieces became more
     CHECKPOINT = "checkpoint"
     REFUSED = "refused"  # somebody was not let in
+    MESH = "mesh"  # how a model was laid out on a worker's devices
     END = "end"
 
 

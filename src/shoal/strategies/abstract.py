@@ -8,6 +8,7 @@ from typing import Protocol, Self, TypeVar
 
 from shoal.codecs.codec import AbstractCodec
 from shoal.config import Servers
+from shoal.strategies.mesh.shape import Mesh
 from shoal.strategies.scope import enter
 
 T_co = TypeVar("T_co", covariant=True)
@@ -50,6 +51,11 @@ class AbstractStrategy(ABC):
     def scope(self) -> AbstractContextManager[Self]:
         """Models compiled inside train with this strategy, wherever `fit` is called."""
         return enter(self)
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """How the devices of each worker are used, if the strategy says so; None: as `shoal run` was told."""
+        return None
 
     @abstractmethod
     def codec_for(self, told: str | None) -> AbstractCodec:

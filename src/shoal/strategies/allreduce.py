@@ -25,6 +25,7 @@ from shoal.data.order import piece_bounds, pieces_of
 from shoal.errors import Diverged, UsageError
 from shoal.strategies.abstract import AbstractStrategy, Told, Trainings
 from shoal.strategies.balance import Balance
+from shoal.strategies.mesh.shape import Mesh
 from shoal.strategies.notes import Note, check_agreement, decode, encode, stopped
 from shoal.strategies.partial_sums import PartialSums
 from shoal.strategies.schema import Array, Schema, Totals
@@ -38,6 +39,7 @@ class AllReduce(AbstractStrategy):
 
     `pieces` is the number of equal parts that each batch is cut into. With `pieces` fixed, the weights are the
     same bits for any number of workers. None: as many as there are workers, or what `shoal run --pieces` says.
+    `mesh` is how each worker uses its devices, on JAX. None: what `shoal run --mesh` says, else rows are divided.
     `compress` makes gradients smaller where links are slow: "bf16" or "int8". None: what `shoal run --compress` says.
     `sliced`: each worker updates a slice of the weights, for all workers of its host, instead of all of them.
     """
@@ -45,6 +47,7 @@ class AllReduce(AbstractStrategy):
     pieces: int | None = None
     compress: str | AbstractCodec | None = None
     sliced: bool = False
+    mesh: Mesh | None = None
 
     def __post_init__(self) -> None:
         codec_of(self.compress, "AllReduce")

@@ -8,7 +8,8 @@ Each part is a class of its own, in the room that knows what it holds, and says 
 
     hook.backends.registry.Engines             a model's engine            while the script has the model, until compile
     hook.calls.on_batch.StepsOnBatches         train_on_batch's steps      as the engine that they use
-    hook.patching.patches.Scopes               a model's strategy          while the script has the model
+    hook.scopes.Scopes                         a model's strategy          while the script has the model
+    hook.mesh.laying.Meshes                    models on meshes            while the script has the model
     hook.calls.loops.OpenLoops                 loops over shoal.batches    while the loop goes on
     hook.tables.worker_tables.TablesOnServers  a model's tables            while the script has the model
     hook.served.shard_optimizer.LossScales     an optimizer's loss scale   while the script has the optimizer

@@ -89,6 +89,10 @@ class Run(Protocol):
         """The codec of gradients that the command line named; None if it named none."""
 
     @property
+    def mesh(self) -> str | None:
+        """What the command line said of each worker's devices, or what follows from how many it has."""
+
+    @property
     def check_every(self) -> int:
         """Steps between two comparisons of the workers' weights."""
 

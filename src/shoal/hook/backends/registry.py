@@ -16,6 +16,8 @@ import keras
 from shoal.errors import CannotDistribute
 from shoal.hook.backends.base import AbstractEngine
 from shoal.hook.backends.shard_engine import AbstractShardEngine
+from shoal.hook.mesh.laying import lay_out
+from shoal.hook.scopes import strategy_of
 from shoal.training.run import Run
 
 _LATE_TENSORFLOW = "shoal.hook.patching.late_tensorflow"
@@ -38,6 +40,10 @@ class AbstractBackend(ABC):
     @abstractmethod
     def device(self) -> Any:
         """The one that this process computes on, in the backend's own words."""
+
+    @abstractmethod
+    def is_on_host(self) -> bool:
+        """Whether that device's memory is the host's, so that what lies there can be looked at in place."""
 
     @abstractmethod
     def profile(self, folder: Path) -> Callable[[], None]:
@@ -74,6 +80,11 @@ class JaxBackend(AbstractBackend):
 
         return jax.devices()[0]
 
+    def is_on_host(self) -> bool:
+        import jax
+
+        return bool(jax.default_backend() == "cpu")
+
     def profile(self, folder: Path) -> Callable[[], None]:
         import jax
 
@@ -100,6 +111,11 @@ class TensorflowBackend(AbstractBackend):
         import tensorflow as tf
 
         return (tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU"))[0].name
+
+    def is_on_host(self) -> bool:
+        import tensorflow as tf
+
+        return not tf.config.list_logical_devices("GPU")
 
     def profile(self, folder: Path) -> Callable[[], None]:
         import tensorflow as tf
@@ -133,6 +149,9 @@ class TorchBackend(AbstractBackend):
         import torch
 
         return torch.get_default_device()
+
+    def is_on_host(self) -> bool:
+        return bool(keras.ops.zeros(()).device.type == "cpu")  # where Keras itself puts what it makes
 
     def profile(self, folder: Path) -> Callable[[], None]:
         import torch
@@ -188,5 +207,6 @@ class Engines:
 
 
 def engine_for(run: Run, model: Any) -> AbstractEngine:
-    """The engine of a built model."""
+    """The engine of a built model, whose variables lie on this worker's devices from now on."""
+    lay_out(run, strategy_of(run, model), model)
     return run.memory.of(Engines).of(model)

@@ -24,6 +24,7 @@ from shoal.hook.calls.building import build
 from shoal.hook.calls.callbacks import KerasCallbacks, given_callbacks
 from shoal.hook.calls.evaluate import Evaluation
 from shoal.hook.calls.history import history_of
+from shoal.hook.mesh.laying import tell_of_rows
 from shoal.hook.served.keras_optimizer import KerasOptimizer
 from shoal.hook.served.serving import serve
 from shoal.hook.served.shard_optimizer import LossScales, unbuilt
@@ -163,6 +164,7 @@ def _prepared(
             stack.callback(validation.close)
             validation.widen()
         engine = engine_for(run, model)
+        tell_of_rows(run, model, size // pieces, pieces)
         engine.begin(seed)  # and again when all have the chief's state
         engine.refuse_unless_distributable()
         loss_scales = run.memory.of(LossScales)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import weakref
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -25,16 +24,15 @@ from shoal.hook.calls.fit import fit
 from shoal.hook.calls.history import history_of, returned_by_fit
 from shoal.hook.calls.predict import decode_predictions, encode_predictions, predict
 from shoal.hook.keras_private import TF_KERAS, metrics_in_order
+from shoal.hook.mesh.laying import scope_of, tell_keras
 from shoal.hook.patching import outside_fit
 from shoal.hook.patching.on_import import when_imported
+from shoal.hook.scopes import Scopes, strategy_of
 from shoal.hook.served.serving import show_tables
 from shoal.hook.tables.sharded_embedding import ShardedEmbedding
 from shoal.hook.tables.worker_tables import TablesOnServers
 from shoal.observe.phases import Phase
-from shoal.strategies.abstract import AbstractStrategy
-from shoal.strategies.allreduce import AllReduce
-from shoal.strategies.parameter_server import ParameterServer
-from shoal.strategies.scope import entered
+from shoal.strategies.scope import entered, watch
 from shoal.training.calls import decode_plain, encode_plain
 from shoal.training.outcomes import RaisedError, error_like
 from shoal.training.prepared import FitArguments
@@ -44,19 +42,6 @@ from shoal.training.run import Run
 _WITH_SAVE_MODEL = tuple(
     f"{package}.{module}" for package in ("keras", TF_KERAS, "tensorflow.keras") for module in ("models", "saving")
 )
-
-
-class Scopes:
-    """The strategy in whose scope each model was compiled last; as long as the script has the model."""
-
-    def __init__(self) -> None:
-        self._by_model: weakref.WeakKeyDictionary[Any, AbstractStrategy] = weakref.WeakKeyDictionary()
-
-    def of(self, model: Any) -> AbstractStrategy | None:
-        return self._by_model.get(model)
-
-    def keep(self, model: Any, strategy: AbstractStrategy) -> None:
-        self._by_model[model] = strategy
 
 
 def install(run: Run) -> None:
@@ -78,6 +63,8 @@ def install(run: Run) -> None:
     for name in _WITH_SAVE_MODEL:
         when_imported(name, partial(_replace_save_model, run, name))
     outside_fit.install(run)
+    watch(lambda: tell_keras(run))
+    tell_keras(run)
 
 
 def _replace_save_model(run: Run, module: str) -> None:
@@ -92,19 +79,10 @@ def _replace(cls: Any, name: str, make: Callable[[Any], Any]) -> None:
     setattr(owner, name, functools.wraps(original)(make(original)))
 
 
-def _strategy_of(run: Run, model: Any) -> AbstractStrategy:
-    """What its scope says; else what `shoal run` was told."""
-    return run.memory.of(Scopes).of(model) or strategy_in_force(run)
-
-
-def strategy_in_force(run: Run) -> AbstractStrategy:
-    """What the scope says that is open now; else what `shoal run` was told."""
-    return entered() or (AllReduce() if run.servers is None else ParameterServer())
-
-
 def _is_plain(run: Run, model: Any) -> bool:
-    """One worker, one piece: nothing to distribute."""
-    return run.is_plain and _strategy_of(run, model).pieces_for(run.pieces, 1) == 1
+    """One worker, one piece, one device: nothing to distribute."""
+    strategy = strategy_of(run, model)
+    return run.is_plain and strategy.mesh is None and strategy.pieces_for(run.pieces, 1) == 1
 
 
 def _compile(run: Run, original: Any) -> Any:
@@ -129,7 +107,7 @@ def _fit(run: Run, original: Any) -> Any:
         arguments = FitArguments(**given)
         history = run.calls.count(
             "fit",
-            lambda call: fit(run, _strategy_of(run, self), self, arguments, call),
+            lambda call: fit(run, strategy_of(run, self), self, arguments, call),
             returned_by_fit,
             partial(history_of, self),
             waits=False,
@@ -159,7 +137,7 @@ def _evaluate(run: Run, original: Any) -> Any:
         request = feeds.DataRequest("evaluate", given.x, given.y, given.sample_weight, given.batch_size, given.steps)
         logs = run.calls.count(
             "evaluate",
-            lambda call: evaluate(run, _strategy_of(run, self), self, request, given.callbacks, given.verbose, call),
+            lambda call: evaluate(run, strategy_of(run, self), self, request, given.callbacks, given.verbose, call),
             encode_plain,
             decode_plain,
             meanwhile=partial(show_tables, run, self, request) if run.is_server else None,
@@ -204,7 +182,7 @@ def _on_batch(run: Run, original: Any, name: str) -> Any:
             name, given["x"], given.get("y"), given.get("sample_weight"), class_weight=given.get("class_weight")
         )
         with run.calls.brief(name):
-            logs = does(run, _strategy_of(run, self), self, request)
+            logs = does(run, strategy_of(run, self), self, request)
         run.rest()
         return dict(sorted(logs.items())) if given.get("return_dict") else metrics_in_order(self, logs)
 
@@ -214,8 +192,9 @@ def _on_batch(run: Run, original: Any, name: str) -> Any:
 def _predict_on_batch(run: Run, original: Any) -> Any:
     def predict_on_batch(self: Any, x: Any) -> Any:
         if _is_plain(run, self) or run.calls.going_on is not None:
-            return original(self, x)
-        with run.calls.brief("predict_on_batch"):
+            with scope_of(run, self):
+                return original(self, x)
+        with run.calls.brief("predict_on_batch"), scope_of(run, self):
             rows = on_batch.predict_on_batch(run, self, x, original)
         run.rest()
         return rows

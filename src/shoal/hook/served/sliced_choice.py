@@ -6,6 +6,7 @@ from typing import Any
 
 from shoal.hook.backends import registry
 from shoal.hook.backends.cut import is_keras_own
+from shoal.hook.keras_private import layout_of
 from shoal.hook.served.unit_update import KerasUnits, why_not_in_units
 from shoal.observe.story import StoryKind
 from shoal.training.engine import StepShape, Variables
@@ -44,6 +45,8 @@ def why_not_sliced(model: Any, variables: Variables, shape: StepShape) -> str | 
         return "the model has a train_step of its own, which may do more than apply the optimizer"
     if "cpu" not in str(registry.current().device()).lower():
         return "the weights are not in the host's memory"
+    if any(layout_of(variable) is not None for variable in variables.trainable):
+        return "the weights are on a mesh of devices, over which fsdp divides them and the optimizer's state"
     part = shape.parts[0]
     updated = [variables.weights[i] for i in part.gradients]
     if not updated:

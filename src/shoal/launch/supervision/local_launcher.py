@@ -79,7 +79,7 @@ class LocalLauncher(AbstractLauncher):
             standard = stack.enter_context(self._outputs.standard_of(id))
             if self._prefork is not None:
                 try:
-                    self._prefork.ask(id, words, standard, gets)
+                    self._prefork.ask(id, words, standard, gets, plan.environment)
                     self._coming[id] = _Coming(plan, dies)
                     return
                 except WireError:

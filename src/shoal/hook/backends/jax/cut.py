@@ -136,11 +136,11 @@ class Programs:
         self._jit: Any = jax.jit if compiled else _as_is
 
     def part(
-        self, number: int, leaves: Sequence[int], logs: Sequence[str]
+        self, number: int, leaves: Sequence[int], logs: Sequence[str], shardings: Any = None
     ) -> Callable[[Sequence[Any], Sequence[Any], Any], tuple[list[Any], list[Any], list[Any]]]:
         """Gradients of apply `number`, and the new leaves and the logs that are asked for.
 
-        A function of (leaves, results of the applies before it, inputs).
+        A function of (leaves, results of the applies before it, inputs). `shardings`: how the gradients lie on devices.
         """
 
         def run(given: Sequence[Any], results: Sequence[Any], inputs: Any) -> tuple[list[Any], list[Any], list[Any]]:
@@ -149,7 +149,8 @@ class Programs:
             gradients = [to_single(gradient) for gradient in taken[number].gradients] if number < len(taken) else []
             return gradients, [new[i] for i in leaves], [jnp.asarray(told[name]) for name in logs]
 
-        program: Callable[..., tuple[list[Any], list[Any], list[Any]]] = self._jit(run)
+        lie = {} if shardings is None or self._jit is _as_is else {"out_shardings": (shardings, None, None)}
+        program: Callable[..., tuple[list[Any], list[Any], list[Any]]] = self._jit(run, **lie)
         return program
 
     def computed(self, number: int) -> Callable[[Sequence[Any], Sequence[Any], Any], list[Any]] | None:

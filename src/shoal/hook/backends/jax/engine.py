@@ -15,13 +15,13 @@ import keras
 import numpy as np
 
 from shoal.errors import CannotDistribute
-from shoal.hook.backends import registry
 from shoal.hook.backends.base import AbstractEngine, updated_by
 from shoal.hook.backends.cut import Weighting, cut, refuse, step_of
 from shoal.hook.backends.jax.cut import Programs, Take, Traced, is_derived, to_single, trace
+from shoal.hook.backends.jax.placement import placement_of
 from shoal.hook.keras_private import set_values
 from shoal.strategies.schema import Array
-from shoal.training.engine import PartShape, StepShape, aligned, checksum
+from shoal.training.engine import PartShape, StepShape, checksum
 from shoal.training.logs import Logs, MetricResult, flat
 from shoal.training.seeds import Seeds
 
@@ -34,7 +34,7 @@ class JaxEngine(AbstractEngine):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        self._device = registry.current().device()
+        self._placement = placement_of(self.variables.weights)
         self._compiled = bool(model.jit_compile and not model.run_eagerly)
         jit: Any = jax.jit if self._compiled else _as_is
         self._fresh_values = [jnp.asarray(value) for value in self._fresh]
@@ -49,13 +49,11 @@ class JaxEngine(AbstractEngine):
         self._example: Any = None
         self._given: list[list[Any]] = []  # what the applies of this step have given so far
         self._exchanged: dict[int, Any] = {}  # new leaves of this step that were exchanged
-        self._borrowed: dict[int, list[Any]] = {}
-        self._on_host = jax.default_backend() == "cpu"  # elsewhere totals are copied to the device
 
     def begin(self, seed: int) -> None:
         super().begin(seed)
         self._given, self._exchanged = [], {}
-        self._tie([*self.variables.trainable, *self.variables.states, *self.variables.optimizer])
+        self._placement.tie([*self.variables.trainable, *self.variables.states, *self.variables.optimizer])
 
     @property
     def shape(self) -> StepShape | None:
@@ -73,11 +71,11 @@ class JaxEngine(AbstractEngine):
     def write(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(np.array(value))
-        self._tie(variables)
+        self._placement.tie(variables)
 
     def adopt(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
         typed = [np.asarray(value, v.value.dtype) for v, value in zip(variables, values, strict=True)]
-        set_values(variables, jax.device_put(typed, self._device))
+        set_values(variables, self._placement.put(variables, typed))
 
     def trace(self, batch: Any) -> StepShape:
         self._example = batch
@@ -88,10 +86,15 @@ class JaxEngine(AbstractEngine):
         if not self.variables.same(before):  # an optimizer updates what was taken for a state
             traced = self._trace(batch)
         shape = self._shape_of(traced)
-        self._programs = programs = Programs(self._step, traced, self._compiled)
+        self._programs = programs = Programs(self._step_on_whole, traced, self._compiled)
         offset = len(self.variables.weights) + len(self.variables.optimizer)
         self._parts = [
-            programs.part(number, [*part.changed, *(offset + i for i in part.metrics)], part.extras)
+            programs.part(
+                number,
+                [*part.changed, *(offset + i for i in part.metrics)],
+                part.extras,
+                self._placement.shardings([self.variables.weights[i] for i in part.gradients]),
+            )
             for number, part in enumerate(shape.parts)
         ]
         self._computed = [programs.computed(number) for number in range(len(traced.applies) + 1)]
@@ -108,9 +111,11 @@ class JaxEngine(AbstractEngine):
         if part == 0:
             self._given, self._exchanged = [], {}
         gradients, leaves, extras = self._parts[part](self._leaves(), self._given, self._inputs(batch, piece, weight))
-        count = len(shape.changed)
-        metrics = [np.asarray(new) - self._fresh[i] for i, new in zip(shape.metrics, leaves[count:], strict=True)]
-        return [np.asarray(output) for output in (*gradients, *leaves[:count], *metrics, *extras)]
+        found = self._placement.to_host([*gradients, *leaves, *extras])
+        first = len(gradients) + len(shape.changed)
+        for place, metric in enumerate(shape.metrics, first):
+            found[place] = np.asarray(found[place] - self._fresh[metric])
+        return found
 
     def apply(self, part: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
         assert self._shape is not None, "trace() first"
@@ -118,7 +123,9 @@ class JaxEngine(AbstractEngine):
         if part == 0:
             self._given, self._exchanged = [], {}
         programs, leaves = self._programs, self._leaves()
-        totals = self._borrow([*gradients, *states])
+        shape = self._shape.parts[part]
+        exchanged_for = [self.variables.weights[i] for i in (*shape.gradients, *shape.changed)]
+        totals = self._placement.totals([*gradients, *states], exchanged_for)
         applies = len(programs.traced.applies)
         given = programs.resolve(part, leaves, self._given, self._compute(part)) if part < applies else []
         results, exchanged = self._updates[part](given, totals)
@@ -141,6 +148,8 @@ class JaxEngine(AbstractEngine):
                 changed.append(variable)
                 values.append(value)
         set_values(changed, values)
+        if any(self._computed):  # by a program that does not know where they belong
+            self._placement.tie(changed)
         self._given, self._exchanged = [], {}
 
     def _compute(self, number: int) -> list[Any]:
@@ -168,9 +177,8 @@ class JaxEngine(AbstractEngine):
             else:
                 inputs = []
             shapes = [self.variables.weights[i] for i in (*part.gradients, *part.changed)]
-            totals = [jnp.zeros(int(np.prod(v.shape)), to_single(v.value).dtype) for v in shapes]
-            copies = [jnp.array(value, copy=True) for value in inputs]
-            results, _ = self._updates[number](*jax.device_put([copies, totals], self._device))
+            zeros = [np.zeros(int(np.prod(v.shape)), to_single(v.value).dtype) for v in shapes]
+            results, _ = self._updates[number](*self._placement.rehearsal(inputs, zeros, shapes))
             given.append(results)
 
     def settle(self) -> None:
@@ -181,7 +189,7 @@ class JaxEngine(AbstractEngine):
 
     def release(self) -> None:
         self.settle()
-        self._borrowed.clear()
+        self._placement.release()
 
     def test(self, batch: Any, seeds: Seeds, number: int) -> tuple[Sequence[Array], Logs]:
         variables = self.variables
@@ -189,14 +197,14 @@ class JaxEngine(AbstractEngine):
             [v.value for v in variables.weights],
             self._fresh_values,
             seeds.of_piece(number).astype(np.uint32),
-            batch,
+            self._placement.batch(batch),
         )
         return [np.asarray(new) - old for new, old in zip(values, self._fresh, strict=True)], logs
 
     def results(self, metrics: Sequence[Array], logs: Sequence[tuple[str, MetricResult]]) -> Logs:
         found: Logs
         found, values = self._results(list(metrics), tuple(logs))
-        set_values(self.variables.metrics, values)
+        set_values(self.variables.metrics, self._placement.metrics(values))
         return found
 
     # The step ---------------------------------------------------------------------------------------
@@ -208,6 +216,7 @@ class JaxEngine(AbstractEngine):
 
     def _inputs(self, batch: Any, piece: int, weight: float) -> tuple[Any, ...]:
         scale = None if self.loss_scale is None else np.float32(self.loss_scale)
+        batch = self._placement.batch(batch)
         return (batch, self.seeds.of_piece(piece).astype(np.uint32), np.float32(weight), scale)
 
     def _step(self, take: Take, leaves: Sequence[Any], inputs: Any) -> tuple[Logs, list[Any]]:
@@ -233,6 +242,12 @@ class JaxEngine(AbstractEngine):
             state |= {id(v): value for v, value in zip(kind, values, strict=True)}
         variables = self.variables
         return logs, [state[id(v)] for v in (*variables.weights, *variables.optimizer, *variables.metrics)]
+
+    def _step_on_whole(self, take: Take, leaves: Sequence[Any], inputs: Any) -> tuple[Logs, list[Any]]:
+        """Traced: the same, on weights that may be kept in parts."""
+        weights = self.variables.weights
+        whole = self._placement.whole(leaves[: len(weights)], weights)
+        return self._step(take, [*whole, *leaves[len(weights) :]], inputs)
 
     def _own_optimizer(self) -> list[Any]:
         return list(self.model.optimizer.variables) if self.model.optimizer is not None else []
@@ -329,11 +344,17 @@ class JaxEngine(AbstractEngine):
 
         if not self._compiled:
             return update
-        return jax.jit(update, donate_argnums=(0,) if donates else ())
+        results: list[Any] = []
+        if number < len(applies):
+            updated = [variables.weights[i] for i in part.gradients]
+            results = self._placement.shardings([*updated, *applies[number].optimizer.variables])
+        lie = None if results is None else (results, self._placement.shardings(changed))
+        return jax.jit(update, donate_argnums=(0,) if donates else (), out_shardings=lie)
 
     def _test_step(self, weights: Any, metrics: Any, seeds: Any, batch: Any) -> tuple[Any, Any]:
         """Traced."""
         model, variables = self.model, self.variables
+        weights = self._placement.whole(weights, variables.weights)
         state = {id(v): value for v, value in zip(variables.weights, weights, strict=True)}
         state |= {id(v): seeds[i].astype(v.dtype) for i, v in enumerate(variables.seeds)}
         trainable, others = (
@@ -351,29 +372,6 @@ class JaxEngine(AbstractEngine):
         mapping = list(zip(self.variables.metrics, values, strict=True))
         with keras.StatelessScope(state_mapping=mapping):
             return self.train_logs.results(dict(logs)), values
-
-    def _tie(self, variables: Sequence[Any]) -> None:
-        """To the device. Totals that are borrowed are, and so is what the update makes of them. Programs are compiled
-        anew for inputs of another kind: weights that are tied from the start spare the second compilation.
-        """
-        if self._on_host:
-            set_values(variables, [jax.device_put(variable.value, self._device) for variable in variables])
-
-    def _borrow(self, views: Sequence[Array]) -> list[jax.Array]:
-        """Arrays that lie where the views lie. Making one takes longer than reading most, so they are kept.
-
-        Their contents change with every exchange, which JAX does not expect: only the update program reads
-        them, and `settle` waits for it.
-        """
-        if not views:
-            return []
-        key = views[0].ctypes.data
-        if key not in self._borrowed:
-            self._borrowed[key] = [jnp.from_dlpack(v) if self._on_host and aligned(v) else v for v in views]
-        return [
-            kept if isinstance(kept, jax.Array) else jnp.array(view)
-            for kept, view in zip(self._borrowed[key], views, strict=True)
-        ]
 
 
 def _as_is(value: Any) -> Any:

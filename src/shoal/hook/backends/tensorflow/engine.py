@@ -22,6 +22,7 @@ import tensorflow as tf
 from shoal.data.structure import flatten, rebuild
 from shoal.errors import CannotDistribute
 from shoal.hook import keras_private
+from shoal.hook.backends import registry
 from shoal.hook.backends.assignments import Assigned, assignments, nothing_assigned
 from shoal.hook.backends.base import AbstractEngine, is_seed
 from shoal.hook.backends.cut import Apply, Weighting, check_known, cut, refuse, step_of
@@ -65,6 +66,7 @@ class TensorflowEngine(AbstractEngine):
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         self._eagerly = bool(model.run_eagerly)
+        self._on_host = registry.current().is_on_host()
         self._test = _ByShape(self._test_step, self._function)
         self._results: dict[Any, Any] = {}
         self._shape: StepShape | None = None
@@ -128,7 +130,7 @@ class TensorflowEngine(AbstractEngine):
             self._begin_step()
         back = self._back(part, self._parts[part].looks_back)
         outputs = self._pieces[part](batch, self.seeds.of_piece(piece), *self._factors(weight), *back)
-        return [_to_numpy(output) for output in outputs]
+        return [_to_numpy(output) for output in outputs] if self._on_host else _in_one_transfer(outputs)
 
     def apply(self, part: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
         assert self._shape is not None, "trace() first"
@@ -518,6 +520,23 @@ def _spec(tensor: Any) -> Any:
 def _to_numpy(tensor: Any) -> Array:
     """Where it lies: while the array is held, TensorFlow writes to other memory. A scalar as an array without axes."""
     return np.asarray(tensor)
+
+
+def _in_one_transfer(tensors: Sequence[Any]) -> list[Array]:
+    """From a device: joined there, by type, since a transfer costs more than its bytes."""
+    groups: dict[Any, list[int]] = {}
+    for number, tensor in enumerate(tensors):
+        groups.setdefault(tensor.dtype, []).append(number)
+    found: list[Array] = [np.empty(0)] * len(tensors)
+    for members in groups.values():
+        joined = np.asarray(tf.concat([tf.reshape(tensors[i], [-1]) for i in members], 0))
+        start = 0
+        for i in members:
+            shape = tuple(tensors[i].shape)
+            stop = start + int(np.prod(shape))
+            found[i] = joined[start:stop].reshape(shape)
+            start = stop
+    return found
 
 
 def _borrow(view: Array) -> Any:

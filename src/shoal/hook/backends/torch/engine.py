@@ -20,10 +20,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from shoal.data.structure import flatten, rebuild
 from shoal.errors import CannotDistribute
+from shoal.hook.backends import registry
 from shoal.hook.backends.assignments import Assigned, assignments
 from shoal.hook.backends.base import AbstractEngine
 from shoal.hook.backends.cut import Apply, Take, Weighting, check_known, cut, refuse, step_of
 from shoal.hook.backends.torch.cut import Dependence, SuspendedStep
+from shoal.hook.backends.torch.host_buffers import HostBuffers
 from shoal.strategies.schema import Array
 from shoal.training.engine import PartShape, StepShape
 from shoal.training.logs import Logs, MetricResult, flat
@@ -51,6 +53,8 @@ class TorchEngine(AbstractEngine):
         self._flights: dict[int, _Flight] = {}  # piece -> its step, where steps stop
         self._before: list[list[Any]] = []  # the variables of each apply of this step, as they were before it
         self._exchanged: dict[int, Array] = {}  # new states of the parts so far
+        self._on_host = registry.current().is_on_host()
+        self._buffers = HostBuffers()  # elsewhere gradients are brought here
 
     @property
     def shape(self) -> StepShape | None:
@@ -199,12 +203,10 @@ class TorchEngine(AbstractEngine):
             return []
         apply = next(a for a, part in zip(self._traced.applies, self._parts, strict=False) if part is shape)
         given = {id(variable): gradient for variable, gradient in zip(apply.variables, gradients, strict=True)}
-        found = []
-        for i in shape.gradients:
-            variable = self.variables.trainable[i]
-            gradient = given.get(id(variable))
-            found.append(np.zeros(tuple(variable.shape), np.float32) if gradient is None else _to_single(gradient))
-        return found
+        weights = [self.variables.trainable[i] for i in shape.gradients]
+        used = [_to_single(gradient) for v in weights if (gradient := given.get(id(v))) is not None]
+        brought = iter([tensor.numpy() for tensor in used] if self._on_host else self._buffers.bring(used))
+        return [np.zeros(tuple(v.shape), np.float32) if given.get(id(v)) is None else next(brought) for v in weights]
 
     @property
     def _parts(self) -> tuple[PartShape, ...]:
@@ -449,9 +451,9 @@ def _to_numpy(tensor: Any) -> Array:
     return array
 
 
-def _to_single(gradient: Any) -> Array:
+def _to_single(gradient: Any) -> Any:
     """Half-precision gradients are summed in float32; sparse ones become dense."""
     gradient = gradient.detach()
     if gradient.is_sparse:
         gradient = gradient.to_dense()
-    return _to_numpy(gradient.float() if gradient.dtype in (torch.bfloat16, torch.float16) else gradient)
+    return gradient.float() if gradient.dtype in (torch.bfloat16, torch.float16) else gradient

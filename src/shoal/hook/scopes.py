@@ -1,0 +1,35 @@
+"""Which strategy a model trains with: that of the scope in which it was compiled; else what `shoal run` was told."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from shoal.strategies.abstract import AbstractStrategy
+from shoal.strategies.allreduce import AllReduce
+from shoal.strategies.parameter_server import ParameterServer
+from shoal.strategies.scope import entered
+from shoal.training.run import Run
+
+
+class Scopes:
+    """The strategy in whose scope each model was compiled last; as long as the script has the model."""
+
+    def __init__(self) -> None:
+        self._by_model: weakref.WeakKeyDictionary[Any, AbstractStrategy] = weakref.WeakKeyDictionary()
+
+    def of(self, model: Any) -> AbstractStrategy | None:
+        return self._by_model.get(model)
+
+    def keep(self, model: Any, strategy: AbstractStrategy) -> None:
+        self._by_model[model] = strategy
+
+
+def strategy_of(run: Run, model: Any) -> AbstractStrategy:
+    """What its scope says; else what `shoal run` was told."""
+    return run.memory.of(Scopes).of(model) or strategy_in_force(run)
+
+
+def strategy_in_force(run: Run) -> AbstractStrategy:
+    """What the scope says that is open now; else what `shoal run` was told."""
+    return entered() or (AllReduce() if run.servers is None else ParameterServer())
