@@ -6,6 +6,7 @@ want to say it in the script:
     AllReduce(pieces=8).scope()   models compiled inside train synchronously, each batch cut into 8 pieces
     AllReduce(mesh=Mesh(...))     each worker's devices as a mesh: rows, weights, or both divided among them (JAX)
     ParameterServer().scope()     models compiled inside train with parameter servers
+    Pipeline(stages=2).scope()    models compiled inside are cut into stages, one or more workers for each
     step(model), batches(data)    a training loop of the script's own: its step function, and what it loops over
     layers.ShardedEmbedding(...)  an embedding table whose rows live on parameter servers
     callbacks.Monitor(report)     hands the figures of the whole run to a function, every few seconds
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from shoal.strategies.allreduce import AllReduce
     from shoal.strategies.mesh.shape import Mesh
     from shoal.strategies.parameter_server import ParameterServer
+    from shoal.strategies.pipeline import Pipeline
 
 __all__ = [
     "AllReduce",
@@ -34,6 +36,7 @@ __all__ = [
     "Diverged",
     "Mesh",
     "ParameterServer",
+    "Pipeline",
     "RunFailed",
     "ShoalError",
     "UsageError",
@@ -116,12 +119,13 @@ def batches(
 
 def __getattr__(name: str) -> Any:
     """Loads the rest when it is asked for: the launcher needs none of it and should start at once."""
-    if name in ("AllReduce", "ParameterServer"):
+    if name in ("AllReduce", "ParameterServer", "Pipeline"):
         from shoal import session
-        from shoal.strategies import allreduce, parameter_server
+        from shoal.strategies import allreduce, parameter_server, pipeline
 
         session.current()  # a strategy means something only where keras is hooked
-        return allreduce.AllReduce if name == "AllReduce" else parameter_server.ParameterServer
+        kinds = (allreduce.AllReduce, parameter_server.ParameterServer, pipeline.Pipeline)
+        return next(kind for kind in kinds if kind.__name__ == name)
     if name == "Mesh":
         from shoal.strategies.mesh.shape import Mesh
 

@@ -12,7 +12,7 @@ Backend = Literal["jax", "tensorflow", "torch"]
 Transport = Literal["auto", "shm", "tcp"]
 
 BACKENDS: tuple[str, ...] = ("jax", "tensorflow", "torch")
-STRATEGIES: tuple[str, ...] = ("allreduce", "ps")
+STRATEGIES: tuple[str, ...] = ("allreduce", "ps", "pipeline")
 TRANSPORTS: tuple[str, ...] = ("auto", "shm", "tcp")
 
 CHECK_EVERY = 100
@@ -70,6 +70,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     strategy: str = "allreduce"
     servers: Servers | None = None  # with strategy ps
     compress: str | None = None  # the codec of gradients; None: as they are
+    stages: int | None = None  # with strategy pipeline
     transport: Transport = "auto"
     address: str | None = None  # where the coordinator listens; None: a unix socket in the run's folder
     host: str = "127.0.0.1"  # where the workers of this host listen, unless all share memory

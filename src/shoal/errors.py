@@ -8,6 +8,7 @@ ShoalError
 │   ├── Refused                      the other side said no, and why
 │   ├── PeerClosed                   the connection closed
 │   └── PeerTimeout                  a deadline passed; names who did not come
+├── StageLost                        who alone held a part of the model is lost
 ├── Diverged                         workers disagree: their weights, their scripts or their settings
 ├── RaisedElsewhere                  another worker has left this call with an error, and went on
 ├── BadCheckpoint                    a checkpoint is torn, damaged or none at all
@@ -37,6 +38,10 @@ class UsageError(ShoalError, ValueError):
 
 class CannotDistribute(UsageError):
     """The model or its data can't be cut into pieces. Raised before any training."""
+
+
+class StageLost(ShoalError):
+    """Those who are left do not have the whole model any more."""
 
 
 class WireError(ShoalError):

@@ -207,6 +207,16 @@ class Session:
         return self._config.servers if self._config is not None else None
 
     @property
+    def stages(self) -> int | None:
+        """What the command line said, with strategy pipeline."""
+        return self._config.stages if self._config is not None else None
+
+    @property
+    def strategy(self) -> str:
+        """What the command line said."""
+        return self._config.strategy if self._config is not None else "allreduce"
+
+    @property
     def is_server(self) -> bool:
         return role_of(self._me) == "server"
 

@@ -78,6 +78,7 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
 @click.option(
     "--strategy", default=STRATEGIES[0], show_default=True, metavar="|".join(STRATEGIES), help="How to train."
 )
+@click.option("--stages", type=int, metavar="K", help="Parts of the model, with --strategy pipeline.  [default: 2]")
 @click.option("--servers", type=int, default=0, metavar="N", help="Parameter servers to start, with --strategy ps.")
 @click.option(
     "--staleness",

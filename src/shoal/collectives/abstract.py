@@ -113,6 +113,27 @@ class AbstractGroup(ABC):
         """The giver's result for the takers; None for everyone else. Only the giver gives one."""
 
     @abstractmethod
+    def among(self, ranks: Sequence[int]) -> AbstractGroup:
+        """Some of the members, this one too, as a group of their own; ascending. It is not closed by itself.
+
+        Two members that are in several such groups together use them in the same order.
+        """
+
+    # Not collective: from one to others that wait for it, between two collective calls.
+
+    @abstractmethod
+    def send(self, ranks: Sequence[int], name: tuple[int, ...], arrays: Sequence[Array]) -> None:
+        """Arrays under a name. Each of the ranks receives it before the next collective call; nobody waits here."""
+
+    @abstractmethod
+    def receive(self, rank: int, name: tuple[int, ...], what: str) -> list[Array]:
+        """What a rank sends under this name. Read it before the next collective call."""
+
+    @abstractmethod
+    def flush(self, what: str) -> None:
+        """Until all that this worker has sent is on its way."""
+
+    @abstractmethod
     def open(self, layout: VectorLayout, slots: int, encoding: VectorEncoding | None = None) -> AbstractExchange:
         """Make the memory for exchanges of `layout` in which a worker has up to `slots` partial sums.
 

@@ -8,6 +8,7 @@ from shoal.collectives.abstract import AbstractExchange, AbstractGroup, Outcome,
 from shoal.collectives.additions import plan
 from shoal.collectives.layout import Array, Loan, Vector, VectorLayout
 from shoal.collectives.vector_encoding import VectorEncoding
+from shoal.errors import UsageError
 from shoal.wire.memory import SharedBlock
 
 
@@ -41,6 +42,18 @@ class Alone(AbstractGroup):
 
     def pass_on(self, what: str, giver: int, takers: Set[int], given: Result | None) -> Result | None:
         return None
+
+    def among(self, ranks: Sequence[int]) -> AbstractGroup:
+        return self
+
+    def send(self, ranks: Sequence[int], name: tuple[int, ...], arrays: Sequence[Array]) -> None:
+        raise UsageError(f"a worker alone has nobody to send {name} to")
+
+    def receive(self, rank: int, name: tuple[int, ...], what: str) -> list[Array]:
+        raise UsageError(f"{what}: a worker alone has nobody to receive {name} from")
+
+    def flush(self, what: str) -> None:
+        pass
 
     def open(self, layout: VectorLayout, slots: int, encoding: VectorEncoding | None = None) -> AbstractExchange:
         return _AloneExchange(layout)

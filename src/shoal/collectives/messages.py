@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shoal.collectives.arrays import ArraySpec
 from shoal.wire.messages import Message, MessageCodec
 
 
@@ -88,6 +89,18 @@ class Handed(Message, frozen=True):
     number: int
 
 
+class Passed(Message, frozen=True):
+    """To one peer that waits for it, within an act: tensors under a name. On a host they lie in a block of mine, whose
+    descriptor comes with the first message that names it; between hosts they travel beside it.
+    """
+
+    view: int
+    name: tuple[int, ...]
+    specs: tuple[ArraySpec, ...]
+    block: int = 0  # 0: they travel beside it
+    nbytes: int = 0  # of the block
+
+
 CODEC = MessageCodec(
-    PeerHello, Welcome, RefusePeer, SlotsPublished, Summed, Reduced, TotalsArrived, Aborted, Bulk, Handed
+    PeerHello, Welcome, RefusePeer, SlotsPublished, Summed, Reduced, TotalsArrived, Aborted, Bulk, Handed, Passed
 )

@@ -194,6 +194,74 @@ class Messenger:
             raise
         return taken
 
+    # From one peer to another, between two exchanges ------------------------------------------------
+
+    @property
+    def view(self) -> int:
+        return self._view
+
+    def is_near(self, rank: int) -> bool:
+        """Whether a peer can be given descriptors."""
+        return self._connections[rank].carries_fds
+
+    def say_to(self, rank: int, message: Message, buffers: Sequence[memoryview] = (), fds: Sequence[int] = ()) -> None:
+        """To a peer that waits for it, or will. The buffers must stay as they are until `flush`."""
+        connection = self._connections[rank]
+        try:
+            if fds:
+                connection.send_fds(message, fds, Deadline.after(self._stall, self._clock))
+            else:
+                connection.post(message, buffers)
+        except PeerClosed as error:
+            self._gone("passing a tensor", error.peer, str(error))
+
+    def hear_from(
+        self, rank: int, what: str, place: Callable[[Message], Sequence[memoryview]]
+    ) -> tuple[Message, list[int]]:
+        """The next message of a peer, and descriptors that came with it; the caller closes them."""
+        connection = self._connections[rank]
+        deadline = Deadline.after(self._stall, self._clock)
+        begun = None
+        try:
+            while (heard := connection.try_receive_fds(place)) is None:
+                if begun is None:
+                    begun = self._clock.now()
+                    self._on_wait(True, ())
+                if deadline.passed():
+                    raise self._late(what, (connection.peer,), self._stall)
+                await_any([connection], self._unsent(), deadline, self._wakeup)
+        except PeerClosed as error:
+            self._gone(what, error.peer, str(error))
+        if begun is not None:
+            self._on_wait(False, [Waited(begun, self._clock.now())])
+        if isinstance(heard[0], Aborted):
+            self._gone(what, heard[0].members[0], heard[0].why)
+        return heard
+
+    def flush(self, what: str) -> None:
+        """Until all that was said is on its way: an exchange among some would not look after what others are sent."""
+        deadline = Deadline.after(self._stall, self._clock)
+        try:
+            while unsent := self._unsent():
+                if deadline.passed():
+                    raise self._late(what, tuple(connection.peer for connection in unsent), self._stall)
+                await_any([], unsent, deadline, self._wakeup)
+        except PeerClosed as error:
+            self._gone(what, error.peer, str(error))
+
+    def among(self, ranks: Sequence[int]) -> Messenger:
+        """The same connections, for exchanges of some members: between two of all, and in the same order for each pair.
+
+        It counts no traffic of its own, and is not closed.
+        """
+        members = tuple(self.members[rank] for rank in ranks)
+        connections = {self.members[rank]: self._connections[rank] for rank in ranks if rank != self.rank}
+        near = [place for place, rank in enumerate(ranks) if rank in self._neighbours]
+        me = self.members[self.rank]
+        return Messenger(
+            self._view, members, me, connections, self._stall, self._wakeup, self._clock, self._on_wait, near, Traffic()
+        )
+
     @property
     def number(self) -> int:
         """The number of the last exchange."""

@@ -9,10 +9,14 @@ import numpy as np
 
 from shoal.collectives import arrays as packed
 from shoal.collectives.abstract import AbstractExchange, AbstractGroup, Result
+from shoal.collectives.alone import Alone
 from shoal.collectives.arrays import ArraySpec
 from shoal.collectives.encoded import open_encoded
 from shoal.collectives.layout import Array, VectorLayout
 from shoal.collectives.messenger import Messenger
+from shoal.collectives.passing import TensorPassing
+from shoal.collectives.shared import open_shared
+from shoal.collectives.sockets import open_sockets
 from shoal.collectives.vector_encoding import VectorEncoding
 from shoal.errors import Diverged, UsageError
 from shoal.wire.memory import SharedBlock
@@ -23,10 +27,15 @@ Opener = Callable[[Messenger, VectorLayout, int], AbstractExchange]
 class PeerGroup(AbstractGroup):
     """Two workers or more, each connected to each. `opener` is how their vectors move as they are."""
 
-    def __init__(self, meeting: Messenger, opener: Opener, neighbours: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, meeting: Messenger, opener: Opener, neighbours: tuple[int, ...] | None = None, owns: bool = True
+    ) -> None:
+        """`owns`: the connections are this group's own, and go with it."""
         self._meeting = meeting
         self._opener = opener
         self._neighbours = neighbours or (meeting.rank,)
+        self._owns = owns
+        self._passing = TensorPassing(meeting)
 
     @property
     def rank(self) -> int:
@@ -106,6 +115,25 @@ class PeerGroup(AbstractGroup):
         self._meeting.ship(what, {}, {giver: [packed.view(array) for array in arrays]})
         return Result(values, arrays)
 
+    def among(self, ranks: Sequence[int]) -> AbstractGroup:
+        if len(ranks) == 1:
+            return Alone(self.members[self.rank])
+        return PeerGroup(self._meeting.among(ranks), self._opener_among(ranks), owns=False)
+
+    def _opener_among(self, ranks: Sequence[int]) -> Opener:
+        """All of one host share memory; others use sockets."""
+        near = all(rank == self.rank or self._meeting.is_near(rank) for rank in ranks)
+        return open_shared if near else open_sockets
+
+    def send(self, ranks: Sequence[int], name: tuple[int, ...], arrays: Sequence[Array]) -> None:
+        self._passing.send(ranks, name, arrays)
+
+    def receive(self, rank: int, name: tuple[int, ...], what: str) -> list[Array]:
+        return self._passing.receive(rank, name, what)
+
+    def flush(self, what: str) -> None:
+        self._meeting.flush(what)
+
     def open(self, layout: VectorLayout, slots: int, encoding: VectorEncoding | None = None) -> AbstractExchange:
         if slots < 1:
             raise UsageError(f"an exchange needs at least 1 slot, not {slots}")
@@ -135,7 +163,9 @@ class PeerGroup(AbstractGroup):
         return SharedBlock.open(fd, nbytes, writable=True)
 
     def close(self) -> None:
-        self._meeting.close()
+        self._passing.close()
+        if self._owns:
+            self._meeting.close()
 
 
 def _check_same(what: str, chief: str, expected: Sequence[ArraySpec], member: str, theirs: Sequence[ArraySpec]) -> None:

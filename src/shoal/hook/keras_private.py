@@ -78,6 +78,72 @@ def metrics_in_order(model: Any, logs: dict[str, Any]) -> Any:
     return model._flatten_metrics_in_order(logs)
 
 
+def functional_of(model: Any) -> Any | None:
+    """The graph that a model's own `call` runs: the model itself, or what a Sequential makes of its layers. None: it
+    has none, or a `call` of the user's.
+    """
+    import keras
+
+    if isinstance(model, keras.Sequential):
+        return getattr(model, "_functional", None) if type(model).call is keras.Sequential.call else None
+    is_graph = isinstance(model, keras.Function) and type(model).call.__module__.startswith("keras.")
+    return model if is_graph else None
+
+
+def calls_in(functional: Any) -> list[tuple[Any, list[Any], list[Any]]]:
+    """The calls of a model's graph, in an order in which they can be computed: layer or operation, what it takes, and
+    what it makes.
+    """
+    known: dict[int, Any] = {}
+    order: list[Any] = []
+    given = {id(tensor) for tensor in functional.inputs}
+
+    def node_of(tensor: Any) -> Any:
+        history = _of(tensor, "_keras_history", "takes a model's graph apart")
+        return history.operation._inbound_nodes[history.node_index]
+
+    waiting = [node_of(tensor) for tensor in reversed(functional.outputs) if id(tensor) not in given]
+    while waiting:
+        node = waiting[-1]
+        if id(node) in known:
+            waiting.pop()
+            continue
+        before = [node_of(tensor) for tensor in node.input_tensors if id(tensor) not in given]
+        missing = [one for one in before if id(one) not in known]
+        if missing:
+            waiting += reversed(missing)
+            continue
+        known[id(node)] = node
+        order.append(waiting.pop())
+    return [(node.operation, list(node.input_tensors), list(node.outputs)) for node in order]
+
+
+def has_mask(tensor: Any) -> bool:
+    """Whether a tensor of a graph carries a mask for the layers behind it. No, where there is no such thing."""
+    return getattr(tensor, "_keras_mask", None) is not None
+
+
+def flat_inputs(functional: Any, x: Any) -> list[Any]:
+    """What a model was given, in the order of its inputs, as the tensors that its `call` would make of it."""
+    return list(_of(functional, "_standardize_inputs", "gives the stages of a model its inputs")(x))
+
+
+def loss_tracker(model: Any) -> Any | None:
+    """The metric that Keras's own step tells the loss."""
+    return getattr(model, "_loss_tracker", None)
+
+
+@contextlib.contextmanager
+def losses_given(model: Any, losses: list[Any]) -> Iterator[None]:
+    """Within this the losses that layers have added are these, whatever the model's own layers have."""
+    _of(model, "_losses_override", "adds up the losses of a model's stages")
+    before, model._losses_override = model._losses_override, losses
+    try:
+        yield
+    finally:
+        model._losses_override = before
+
+
 def replace_variables(layer: Any, before: Iterable[Any], add: Callable[[], None]) -> None:
     """A built layer's variables are not fixed for ever: it loses some, and `add` gives it others."""
     untrack = _of(layer, "_untrack_variable", "changes how many rows a ShardedEmbedding holds")

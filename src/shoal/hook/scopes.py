@@ -8,6 +8,7 @@ from typing import Any
 from shoal.strategies.abstract import AbstractStrategy
 from shoal.strategies.allreduce import AllReduce
 from shoal.strategies.parameter_server import ParameterServer
+from shoal.strategies.pipeline import Pipeline
 from shoal.strategies.scope import entered
 from shoal.training.run import Run
 
@@ -32,4 +33,8 @@ def strategy_of(run: Run, model: Any) -> AbstractStrategy:
 
 def strategy_in_force(run: Run) -> AbstractStrategy:
     """What the scope says that is open now; else what `shoal run` was told."""
-    return entered() or (AllReduce() if run.servers is None else ParameterServer())
+    if (strategy := entered()) is not None:
+        return strategy
+    if run.strategy == "pipeline":
+        return Pipeline()
+    return AllReduce() if run.servers is None else ParameterServer()

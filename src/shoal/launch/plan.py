@@ -138,6 +138,7 @@ def make_plan(
         strategy=request.strategy,
         servers=servers,
         compress=request.compress,
+        stages=_stages(request),
         transport=cast(Transport, request.transport),
         address=f"tcp:{request.address}" if request.address else None,
         host=_host(request),
@@ -219,6 +220,27 @@ def _goes_on(request: LaunchRequest) -> bool:
     return not request.fail_fast and several
 
 
+def _stages(request: LaunchRequest) -> int | None:
+    if request.strategy != "pipeline":
+        if request.stages is not None:
+            raise UsageError(f"--stages {request.stages} goes with --strategy pipeline, not with {request.strategy}.")
+        return None
+    if request.compress is not None:
+        raise UsageError(
+            f"--compress {request.compress} is for --strategy allreduce and ps; in a pipeline numbers travel as they "
+            "are. Leave it out."
+        )
+    stages = request.stages or 2
+    if stages < 2:
+        raise UsageError(f"--stages {stages}: a pipeline has at least 2 stages.")
+    if stages > request.workers:
+        raise UsageError(
+            f"--strategy pipeline with {stages} stages needs at least {stages} workers; -n {request.workers} was asked "
+            f"for. Use -n {stages}, or fewer stages."
+        )
+    return stages
+
+
 def _check_counts(request: LaunchRequest) -> None:
     if request.workers < 1:
         raise UsageError(f"-n {request.workers}: a run needs at least 1 worker.")
@@ -243,7 +265,7 @@ def _check_counts(request: LaunchRequest) -> None:
         raise UsageError(f"--stall {request.stall}: expected seconds, more than 0.")
     if request.check_every < 1:
         raise UsageError(f"--check-every {request.check_every}: expected a number of steps, at least 1.")
-    if request.pieces is not None and request.pieces < request.workers:
+    if request.pieces is not None and request.pieces < request.workers and request.strategy != "pipeline":
         raise UsageError(
             f"--pieces {request.pieces} is too few for {request.workers} workers: each computes at least one "
             f"piece of a batch. Use --pieces {request.workers} or more, or fewer workers."

@@ -31,6 +31,7 @@ class LaunchRequest:
     pieces: int | None = None
     threads: int | None = None
     strategy: str = "allreduce"
+    stages: int | None = None
     servers: int = 0
     staleness: str | None = None  # a number, or inf
     replicas: int | None = None

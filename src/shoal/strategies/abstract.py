@@ -27,6 +27,9 @@ class Told(Protocol):
     @property
     def servers(self) -> Servers | None: ...
 
+    @property
+    def stages(self) -> int | None: ...
+
 
 class Trainings(Protocol[T_co]):
     """The ways to train that there are. A strategy takes one of them, which trains to the end."""
@@ -43,6 +46,9 @@ class Trainings(Protocol[T_co]):
 
     def at_own_pace(self, servers: Servers, scales: bool) -> T_co:
         """Each worker computes whole batches, and servers apply them as they come. `scales`: stale ones count less."""
+
+    def in_stages(self, pieces: int, stages: int) -> T_co:
+        """All workers take every step together. The model is cut into stages, and each worker holds one of them."""
 
 
 class AbstractStrategy(ABC):
@@ -64,6 +70,9 @@ class AbstractStrategy(ABC):
     @abstractmethod
     def pieces_for(self, told: int | None, workers: int) -> int:
         """How many pieces batches are cut into in a run with this many workers; `told` is the command line's word."""
+
+    def refuse_single_steps(self) -> None:  # noqa: B027 (most take them as they take those of `fit`)
+        """UsageError if a script can't take steps one by one, with `train_on_batch` or a loop of its own."""
 
     @abstractmethod
     def train(self, told: Told, trainings: Trainings[T]) -> T:

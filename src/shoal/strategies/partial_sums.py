@@ -7,7 +7,7 @@ node are rounded, those of single pieces too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import numpy as np
 
@@ -47,6 +47,34 @@ class PartialSums:
         """Writes the sum of a node into a slot. `piece(p)` computes piece p: its arrays and its weight."""
         with np.errstate(all="ignore"):  # an overflow is data here: it must reach everybody's optimizer
             self._fill(self._schema.views(slot), node, piece, depth=0)
+
+    def filling(self, slot: Vector, node: Node) -> Generator[int, tuple[Sequence[Array], float], None]:
+        """The same for pieces that come when they are ready: yields the piece that it needs next, left to right, and is
+        sent its arrays and its weight. It is over when the slot holds the node's sum.
+        """
+        yield from self._filling(self._schema.views(slot), node, depth=0)
+
+    def _filling(
+        self, into: list[Array], node: Node, depth: int
+    ) -> Generator[int, tuple[Sequence[Array], float], None]:
+        low, high = node
+        if high - low == 1:
+            arrays, weight = yield low
+            with np.errstate(all="ignore"):
+                self._write(into, low, arrays, weight)
+            return
+        left, right = split(node)
+        yield from self._filling(into, left, depth)
+        if right[1] - right[0] == 1:
+            arrays, weight = yield right[0]
+            with np.errstate(all="ignore"):
+                self._add(into, right[0], arrays, weight)
+            return
+        spare = self._spare_at(depth)
+        yield from self._filling(spare, right, depth + 1)
+        with np.errstate(all="ignore"):
+            for total, part in zip(into, spare, strict=True):
+                np.add(total, part, out=total)
 
     def _fill(
         self,

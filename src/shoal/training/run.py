@@ -105,6 +105,14 @@ class Run(Protocol):
         """The run's parameter servers, if it has some."""
 
     @property
+    def stages(self) -> int | None:
+        """With strategy pipeline: what the command line said."""
+
+    @property
+    def strategy(self) -> str:
+        """The name of the strategy that the command line said."""
+
+    @property
     def is_server(self) -> bool:
         """Whether this process is one of them."""
 

@@ -94,6 +94,11 @@ class AbstractEngine(Engine):
         assert model is not None, "whoever trains a model holds it"
         return model
 
+    @property
+    def fresh_metrics(self) -> list[Array]:
+        """What the metrics' variables hold before anything was counted."""
+        return self._fresh
+
     def begin(self, seed: int) -> None:
         self.seeds = Seeds(seed, [self.read(v) for v in self.variables.seeds])
         self.reset_metrics()
@@ -123,7 +128,7 @@ class AbstractEngine(Engine):
         now = variables_of(model, self._applied)
         return getattr(model, "optimizer", None) is self._optimizer and now.same(self.variables)
 
-    def _know_optimizers(self, applied: Sequence[Any]) -> None:
+    def know_optimizers(self, applied: Sequence[Any]) -> None:
         """Those that the step was seen to apply."""
         self._applied = _once(applied)
         self.variables = variables_of(self.model, self._applied)

@@ -9,7 +9,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import keras
 
@@ -18,7 +18,12 @@ from shoal.hook.backends.base import AbstractEngine
 from shoal.hook.backends.shard_engine import AbstractShardEngine
 from shoal.hook.mesh.laying import lay_out
 from shoal.hook.scopes import strategy_of
+from shoal.training.engine import PartShape
 from shoal.training.run import Run
+from shoal.training.stage_engine import AbstractStageEngine
+
+if TYPE_CHECKING:
+    from shoal.hook.stages.stage_model import StageModel
 
 _LATE_TENSORFLOW = "shoal.hook.patching.late_tensorflow"
 
@@ -36,6 +41,10 @@ class AbstractBackend(ABC):
     @abstractmethod
     def shard_engine(self, variables: Sequence[Any], optimizer: Any, jit_compile: bool | None) -> AbstractShardEngine:
         """For variables of a server. `jit_compile` as the model's; None: as Keras chooses where there is no GPU."""
+
+    @abstractmethod
+    def stage(self, stage_model: StageModel, engine: AbstractEngine, whole: PartShape) -> AbstractStageEngine:
+        """A stage of a model. `whole`: what a step of all of it gives out, as its engine has traced it."""
 
     @abstractmethod
     def device(self) -> Any:
@@ -75,6 +84,11 @@ class JaxBackend(AbstractBackend):
 
         return JaxShardEngine(variables, optimizer, jit_compile is not False)
 
+    def stage(self, stage_model: StageModel, engine: AbstractEngine, whole: PartShape) -> AbstractStageEngine:
+        from shoal.hook.backends.jax.stage import JaxStage
+
+        return JaxStage(stage_model, engine, whole)
+
     def device(self) -> Any:
         import jax
 
@@ -106,6 +120,11 @@ class TensorflowBackend(AbstractBackend):
         from shoal.hook.backends.tensorflow.shard import TensorflowShardEngine
 
         return TensorflowShardEngine(variables, optimizer, bool(jit_compile))
+
+    def stage(self, stage_model: StageModel, engine: AbstractEngine, whole: PartShape) -> AbstractStageEngine:
+        from shoal.hook.backends.tensorflow.stage import TensorflowStage
+
+        return TensorflowStage(stage_model, engine, whole)
 
     def device(self) -> Any:
         import tensorflow as tf
@@ -144,6 +163,11 @@ class TorchBackend(AbstractBackend):
         from shoal.hook.backends.torch.shard import TorchShardEngine
 
         return TorchShardEngine(variables, optimizer)
+
+    def stage(self, stage_model: StageModel, engine: AbstractEngine, whole: PartShape) -> AbstractStageEngine:
+        from shoal.hook.backends.torch.stage import TorchStage
+
+        return TorchStage(stage_model, engine, whole)
 
     def device(self) -> Any:
         import torch

@@ -29,13 +29,17 @@ from shoal.hook.served.keras_optimizer import KerasOptimizer
 from shoal.hook.served.serving import serve
 from shoal.hook.served.shard_optimizer import LossScales, unbuilt
 from shoal.hook.served.sliced_choice import updates_of
+from shoal.hook.stages.graph import refuse_unless_stageable
+from shoal.hook.stages.stages import KerasStages
 from shoal.hook.tables.worker_tables import tables_of
 from shoal.observe.phases import Phase
 from shoal.strategies.abstract import AbstractStrategy
 from shoal.training.asynchronous import AsynchronousTraining
 from shoal.training.data_agreement import DataState
+from shoal.training.engine import PartShape
 from shoal.training.fit_store import leave_last
 from shoal.training.logs import Logs
+from shoal.training.pipelined import PipelinedTraining
 from shoal.training.prepared import Description, FitArguments, Prepared
 from shoal.training.run import Run
 from shoal.training.synchronous import SynchronousTraining
@@ -76,6 +80,17 @@ class _OnWorker:
             updates = ServedUpdates(self._run, prepared, servers, self._call)
             return self._together(prepared, pieces, fixed, updates)
 
+    def in_stages(self, pieces: int, stages: int) -> bytes | None:
+        refuse_unless_stageable(self._model, given_callbacks(self._arguments.callbacks))
+        with self._prepared(pieces, staged=True) as prepared:
+            model, engine, shape = self._model, engine_for(self._run, self._model), prepared.shape
+            found = KerasStages(model, engine, shape, stages)
+            averaged = engine.train_logs.averaged()
+            metrics = PartShape(engine.variables, [], [], shape.only.metrics, [], averaged=averaged)
+            training = PipelinedTraining(self._run, prepared, self._arguments, self._call, pieces, found, metrics)
+            with contextlib.closing(training):
+                return training.run()
+
     def at_own_pace(self, servers: Servers, scales: bool) -> bytes | None:
         with self._prepared(1, servers) as prepared:
             training = AsynchronousTraining(self._run, prepared, self._arguments, self._call, servers)
@@ -107,6 +122,9 @@ class _OnServer:
     def together_on_servers(self, pieces: int, fixed: bool, servers: Servers) -> None:
         self.at_own_pace(servers, scales=False)
 
+    def in_stages(self, pieces: int, stages: int) -> None:
+        pass
+
     def at_own_pace(self, servers: Servers, scales: bool) -> None:
         with self._prepared(servers) as prepared:
             serve(self._run, self._model, prepared, servers, scales, self._call)
@@ -120,8 +138,11 @@ def _prepared(
     arguments: FitArguments,
     pieces: int,
     servers: Servers | None = None,
+    staged: bool = False,
 ) -> Iterator[Prepared]:
-    """Data, model and step, ready to be trained; closed at the end. `servers` hold the optimizer's state, if any."""
+    """Data, model and step, ready to be trained; closed at the end. `servers` hold the optimizer's state, if any;
+    `staged`: each stage has an optimizer of its own.
+    """
     served = servers is not None
     if served and not run.is_server:
         refuse_unless_served(arguments.callbacks)
@@ -149,7 +170,7 @@ def _prepared(
         if not served:
             _tell_of_idlers(run, spec, size)
         batch = feeds.example(spec, max(1, size // pieces))
-        with unbuilt(model.optimizer) if served else contextlib.nullcontext():
+        with unbuilt(model.optimizer) if served or staged else contextlib.nullcontext():
             build(model, feeds.example(spec, size or spec.samples))
         tables = tables_of(run, model)
         if tables and not served:
@@ -169,7 +190,7 @@ def _prepared(
         engine.refuse_unless_distributable()
         loss_scales = run.memory.of(LossScales)
         engine.loss_scale = loss_scales.of(model.optimizer) if served else None
-        engine.builds_optimizers = not served
+        engine.builds_optimizers = not served and not staged
         run.record(Phase.TRACING)
         shape = engine.trace(batch)
         engine.put_seeds_back()

@@ -142,6 +142,7 @@ class Step:
         if self._steps is not None:
             return self._steps
         run, strategy = self._run, self._strategy
+        strategy.refuse_single_steps()
         pieces = strategy.pieces_for(run.pieces, run.workers)
         example = feeds.example(feed.spec, max(1, feed.spec.samples // pieces))
         run.record(Phase.TRACING)

@@ -114,6 +114,7 @@ def _steps_of(run: Run, strategy: AbstractStrategy, model: Any, spec: Spec) -> S
     seed = agree_on_seed(run)
     engine.begin(seed)
     engine.refuse_unless_distributable()
+    strategy.refuse_single_steps()
     pieces = strategy.pieces_for(run.pieces, run.workers)
     shape = engine.trace(feeds.example(spec, max(1, spec.samples // pieces)))
     engine.put_seeds_back()

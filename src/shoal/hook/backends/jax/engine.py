@@ -82,7 +82,7 @@ class JaxEngine(AbstractEngine):
         traced = self._trace(batch)
         optimizers = [self.model.optimizer, *(apply.optimizer for apply in traced.applies)]
         before = self.variables
-        self._know_optimizers([one for one in optimizers if one is not None])
+        self.know_optimizers([one for one in optimizers if one is not None])
         if not self.variables.same(before):  # an optimizer updates what was taken for a state
             traced = self._trace(batch)
         shape = self._shape_of(traced)

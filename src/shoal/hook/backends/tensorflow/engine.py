@@ -106,7 +106,7 @@ class TensorflowEngine(AbstractEngine):
         found, graph = self._look_at(batch)
         self._applies = [(apply.optimizer, apply.variables) for apply in found.applies]
         before = self.variables
-        self._know_optimizers([optimizer for optimizer, _ in self._applies])
+        self.know_optimizers([optimizer for optimizer, _ in self._applies])
         check_known(self.model, found.applies, self.variables.weights)
         if not self.variables.same(before):  # an optimizer updates what was taken for a state, or is new
             found, graph = self._look_at(batch)

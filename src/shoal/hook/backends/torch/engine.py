@@ -223,7 +223,7 @@ class TorchEngine(AbstractEngine):
         self._example = batch
         applied: list[Apply] = []
         self._run_without_effect(batch, applied.append)
-        self._know_optimizers([apply.optimizer for apply in applied])
+        self.know_optimizers([apply.optimizer for apply in applied])
         check_known(self.model, applied, self.variables.weights)
         self._shape = self._look_at(batch)
         return self._shape

@@ -1,0 +1,83 @@
+"""A model that is cut into stages trains to the same bits whoever holds them, and to one machine's result."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from .runs import BACKENDS, FULL, Trainings, succeeded, told
+
+SETTINGS = "--strategy pipeline --pieces 4 --threads 1"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", BACKENDS if FULL else ["torch"])
+def test_any_number_of_workers_gives_the_same_bits_over_shared_memory_and_tcp(
+    trainings: Trainings, backend: str
+) -> None:
+    outcomes = []
+    for workers in ("2", "3 --transport tcp", "4") if FULL else ("2", "3 --transport tcp"):
+        out = trainings.folder / f"{backend}-{workers[0]}"
+        succeeded(trainings.shoal(backend, f"-n {workers} {SETTINGS}", "pipelined.py", out))
+        outcomes += told(out)
+    for outcome in outcomes:
+        for case in outcome.values():
+            del case["size"]
+    assert all(outcome == outcomes[0] for outcome in outcomes)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", BACKENDS if FULL else ["torch"])
+def test_stages_have_the_gradients_of_plain_keras(trainings: Trainings, backend: str) -> None:
+    out = trainings.folder / f"stages-{backend}"
+    succeeded(trainings.shoal(backend, "-n 1", "stages.py", out))
+    (found,) = told(out)
+    assert len(found) >= 10
+    assert max(found.values()) < 2e-5, found
+
+
+REFUSED = {
+    "a_call_of_its_own": r"Free .* can't be cut into stages: it has a `call` of its own.*keras.Sequential",
+    "a_train_step_of_its_own": r"OwnStep .* has a `train_step` of its own.*--strategy allreduce",
+    "a_compute_loss_of_its_own": r"OwnLoss .* has a `compute_loss` of its own",
+    "an_optimizer_of_its_own": r"this OwnOptimizer may have to see all gradients at once: it is not one of Keras's own",
+    "global_clipnorm": r"it has global_clipnorm. Use clipnorm or clipvalue",
+    "a_scaled_loss": r"mixed_bfloat16",
+    "accumulated_gradients": r"gradient_accumulation_steps.*--pieces",
+    "swapped_averages": r"SwapEMAWeights",
+    "more_stages_than_layers": r"at 1 place, into at most 2 stages; 3 were asked for. Use fewer stages",
+    "a_mask_at_every_cut": r"at 0 places, into at most 1 stage; 2 were asked for",
+    "one_stage": r"at least 2 stages",
+    "no_pieces": r"at least 1 piece",
+}
+
+
+def test_what_cannot_be_cut_is_named_before_training_with_what_would_work(trainings: Trainings) -> None:
+    out = trainings.folder / "uncut.json"
+    succeeded(trainings.plain("torch", "uncut.py", out))
+    told_of = json.loads(out.read_text())
+    assert told_of.keys() == REFUSED.keys()
+    assert {n: told_of[n] for n, pattern in REFUSED.items() if not re.search(pattern, told_of[n], re.DOTALL)} == {}
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_every_functional_model_of_keras_applications_can_be_cut_in_2_and_in_4(trainings: Trainings) -> None:
+    out = trainings.folder / "applications.json"
+    succeeded(trainings.plain("torch", "applications.py", out))
+    uneven = json.loads(out.read_text())
+    assert len(uneven) > 30
+    assert max(two for two, _ in uneven.values()) < 1.3, uneven
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", BACKENDS if FULL else ["torch"])
+def test_killed_holders_are_replaced_by_their_peers_and_leave_no_trace(trainings: Trainings, backend: str) -> None:
+    calm, killed = trainings.folder / f"calm-{backend}", trainings.folder / f"killed-{backend}"
+    kills = 8 if FULL else 3
+    succeeded(trainings.shoal(backend, f"-n 2 {SETTINGS}", "stage_killed.py", calm, 0))
+    succeeded(trainings.shoal(backend, f"-n 4 --max-restarts 9 {SETTINGS}", "stage_killed.py", killed, kills))
+    assert len(list(killed.glob("kill-*"))) == kills
+    assert {json.dumps(one) for one in told(killed)} == {json.dumps(told(calm)[0])}
