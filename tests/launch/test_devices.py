@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from shoal.config import Devices
 from shoal.errors import UsageError
 from shoal.launch.devices.assignment import (
     assign,
+    assign_like,
     environment_of,
     environment_without,
     told,
@@ -198,3 +200,14 @@ def test_the_hosts_tools_are_asked(tmp_path):
     assert read_inventory({"PATH": path, "CUDA_VISIBLE_DEVICES": "3"}).ids == ("3",)
     tool.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed because it could not talk to the driver'; exit 9\n")
     assert read_inventory({"PATH": path}) == from_tpu(0, {})
+
+
+def test_workers_on_another_host_have_as_many_as_the_others():
+    here, none = from_nvidia(EIGHT, {}), Inventory()
+    two = Devices("", 2, {"worker-0": ("0", "1")})
+    assert assign_like(two, here, 2, "jax").given == (("0", "1"), ("2", "3"))
+    assert assign_like(None, here, 2, "jax").given == (("0",), ("1",))
+    assert assign_like(None, none, 2, "jax").given == ()
+    assert assign_like(Devices("", 4, {}), none, 2, "jax").virtual == 4
+    with pytest.raises(UsageError, match="no accelerators"):
+        assign_like(two, none, 2, "jax")

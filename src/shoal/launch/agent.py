@@ -18,7 +18,6 @@ from shoal.config import RUN_FILE, RunConfig
 from shoal.launch import environment
 from shoal.launch import logs as log_files
 from shoal.launch.devices.assignment import assign_like, environment_of
-from shoal.launch.devices.inventory import Inventory
 from shoal.launch.devices.reading import for_backend, read_inventory
 from shoal.launch.outputs import Outputs, say
 from shoal.launch.places import PlaceAsker
@@ -81,7 +80,7 @@ def plans_of(part: HostPart, environ: Mapping[str, str], cores: Sequence[int]) -
     config = part.config
     own = environment.of_worker({**environ, BACKEND: config.backend}, config.threads, True, config.seed)
     pinned = len(part.members) * config.threads <= len(cores)
-    inventory = for_backend(read_inventory(environ), config.backend, environ) if config.devices else Inventory()
+    inventory = for_backend(read_inventory(environ), config.backend, environ)
     given = assign_like(config.devices, inventory, len(part.members), config.backend)
     return [
         ProcessPlan(

@@ -156,10 +156,11 @@ def _checked(assignment: DeviceAssignment, inventory: Inventory) -> DeviceAssign
 
 def assign_like(devices: Devices | None, inventory: Inventory, workers: int, backend: str) -> DeviceAssignment:
     """For workers of another host than the launcher's: as many for each as the run's others have, so that all compute
-    the same bits.
+    the same bits. If those have none, one for each, where there are enough: nobody shares a device by accident.
     """
     if devices is None:
-        return DeviceAssignment()
+        enough = workers <= len(inventory.ids) and not inventory.unusable
+        return assign(inventory, workers, "1", None, backend) if enough else DeviceAssignment()
     if not devices.given:
         return DeviceAssignment(virtual=devices.each)
     return assign(inventory, workers, str(devices.each), None, backend)
