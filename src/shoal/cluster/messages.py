@@ -316,10 +316,10 @@ class StatusReply(Message, frozen=True):
     uptime: float
     logs: str
     members: tuple[MemberStatus, ...]
-    devices: str = ""  # what was found on the launcher's host and given to whom
-    mesh: str = ""  # how a worker uses its devices, if they are several
     losses: int = 0  # workers and servers that were lost
     ended: RunOutcome | None = None  # None: it goes on
+    devices: str = ""  # what was found on the launcher's host and given to whom
+    mesh: str = ""  # how a worker uses its devices, if they are several
 
 
 TO_COORDINATOR = MessageCodec(
