@@ -531,10 +531,14 @@ def random_plan(rng: random.Random, events: int, steps: int) -> list[Harm]:
 
 
 def undisturbed(
-    folder: Path, backend: str, arguments: Sequence[str], environ: Mapping[str, str] = os.environ
+    folder: Path,
+    backend: str,
+    arguments: Sequence[str],
+    environ: Mapping[str, str] = os.environ,
+    more: Sequence[str] = (),
 ) -> Outcome:
-    """The same training on one worker, with the same pieces."""
-    options = ["-n", "1", "--pieces", str(PIECES), "--threads", "1", "--backend", backend]
+    """The same training on one worker, with the same pieces. `more`: options that change its numbers."""
+    options = ["-n", "1", "--pieces", str(PIECES), "--threads", "1", "--backend", backend, *more]
     return Chaos(folder, [], options, arguments, environ=environ).run()
 
 

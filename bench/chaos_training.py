@@ -188,9 +188,9 @@ def data(samples: int) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-def make_model(samples: int) -> keras.Model:
+def make_model(samples: int, width: int) -> keras.Model:
     random.seed(3)  # all that Keras's layers need; `keras.utils.set_random_seed` would import TensorFlow
-    layers = [keras.layers.Input((8,)), keras.layers.Dense(16, "tanh"), keras.layers.Dropout(0.2), SlowToSave(1)]
+    layers = [keras.layers.Input((8,)), keras.layers.Dense(width, "tanh"), keras.layers.Dropout(0.2), SlowToSave(1)]
     model = keras.Sequential(layers)
     model.compile(keras.optimizers.Adam(0.01), squared_error, metrics=[Counted(samples)])
     return model
@@ -220,6 +220,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--steps", type=int, default=30, help="per epoch")
     parser.add_argument("--batch", type=int, default=12)
+    parser.add_argument("--width", type=int, default=16, help="of the hidden layer")
     parser.add_argument("--validate", action="store_true")
     parser.add_argument("--callbacks", action="store_true")
     parser.add_argument("--save", action="store_true")
@@ -241,7 +242,7 @@ def main() -> None:
     if options.sliced:
         slice_finely(pace)
     with shoal.AllReduce(sliced=options.sliced).scope():
-        model = make_model(samples)
+        model = make_model(samples, options.width)
     raises = Raises(options.raise_on, *options.raise_at)
     histories = []
     for number in range(options.fits):

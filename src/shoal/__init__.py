@@ -8,6 +8,7 @@ want to say it in the script:
     ParameterServer().scope()     models compiled inside train with parameter servers
     Pipeline(stages=2).scope()    models compiled inside are cut into stages, one or more workers for each
     step(model), batches(data)    a training loop of the script's own: its step function, and what it loops over
+    TopK(0.01), LowRank(rank=4)   for `compress` of both: what of gradients travels over slow links
     layers.ShardedEmbedding(...)  an embedding table whose rows live on parameter servers
     callbacks.Monitor(report)     hands the figures of the whole run to a function, every few seconds
     rank(), size(), is_chief()    this worker's place, the number of workers, whether it prints and writes files
@@ -23,6 +24,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal.codecs.feedback import ErrorFeedback
+    from shoal.codecs.lossy import LowRank, TopK
     from shoal.errors import CannotDistribute, Diverged, RunFailed, ShoalError, UsageError
     from shoal.launch.from_python import run
     from shoal.strategies.allreduce import AllReduce
@@ -34,11 +37,14 @@ __all__ = [
     "AllReduce",
     "CannotDistribute",
     "Diverged",
+    "ErrorFeedback",
+    "LowRank",
     "Mesh",
     "ParameterServer",
     "Pipeline",
     "RunFailed",
     "ShoalError",
+    "TopK",
     "UsageError",
     "batches",
     "is_chief",
@@ -130,6 +136,10 @@ def __getattr__(name: str) -> Any:
         from shoal.strategies.mesh.shape import Mesh
 
         return Mesh
+    if name in ("TopK", "LowRank", "ErrorFeedback"):
+        from shoal.codecs import feedback, lossy
+
+        return getattr(feedback if name == "ErrorFeedback" else lossy, name)
     if name == "run":
         from shoal.launch import from_python
 

@@ -22,11 +22,11 @@ def test_one_to_four_workers_give_the_same_bits_with_every_codec(trainings: Trai
     assert len(outcomes) == sum(numbers)
     assert outcomes == [outcomes[0]] * len(outcomes)
     assert len({one["weights"] for one in outcomes[0].values()}) == len(outcomes[0]), "no codec does nothing"
-    assert outcomes[0]["int8, float16 with overflow"]["skipped"] > 0
-    uncompressed = outcomes[0]["None"]["loss"]
-    assert {name: one["loss"] for name, one in outcomes[0].items() if "loss" in one} == pytest.approx(
-        {name: uncompressed for name, one in outcomes[0].items() if "loss" in one}, rel=0.05
-    )
+    assert all(one.get("skipped", 1) > 0 for one in outcomes[0].values())
+    for name in ("bf16", "int8"):
+        assert outcomes[0][name]["loss"] == pytest.approx(outcomes[0]["None"]["loss"], rel=0.1), name
+    # Of a gradient's 20th part in each of nine steps: from 1.6.
+    assert all(outcomes[0][name]["loss"] < 0.5 for name in ("topk", "topk of int8", "lowrank"))
 
 
 @pytest.mark.timeout(200)
@@ -43,14 +43,12 @@ def test_the_command_lines_codec_is_that_of_a_script_which_names_none(trainings:
 @pytest.mark.parametrize(
     ("options", "strategy", "expected"),
     [
-        # A worker encodes its own sum, and takes everyone's.
-        ("-n 2", "allreduce", [(STEPS, 2 * STEPS)] * 2),
         # It encodes what it pushes. The server takes nothing that has another form.
         ("-n 1 --strategy ps --servers 1 --staleness 1", "ps", [(STEPS, 0)]),
-        # It encodes its own sum, and pushes its part of the total: the one shard is the first worker's.
-        ("-n 2 --strategy ps --servers 1 --staleness 0", "ps", [(2 * STEPS, 2 * STEPS), (STEPS, 2 * STEPS)]),
+        # It encodes its part of the total: the one shard is the first worker's.
+        ("-n 2 --strategy ps --servers 1 --staleness 0", "ps", [(STEPS, 0), (0, 0)]),
     ],
-    ids=["allreduce", "asynchronous", "synchronous on servers"],
+    ids=["asynchronous", "synchronous on servers"],
 )
 def test_gradients_travel_in_the_form_of_the_strategys_codec(
     trainings: Trainings, options: str, strategy: str, expected: list[tuple[int, int]]

@@ -83,6 +83,15 @@ IN_SLICES = [
     Harm("other", Phase.EXCHANGING, 140),
     Harm("chief", Phase.APPLYING, STEPS - 1, step_pause=0.3),
 ]
+WITH_CODECS = [
+    Harm("chief", Phase.COMPUTING),
+    *(Harm(who, phase, 10 + 8 * place) for place, phase in enumerate(IN_STEP) for who in ("chief", "other")),
+    Harm("anyone", None, 60, count=2),
+    Harm("other", Phase.EXCHANGING, 70),
+    Harm("anyone", None, 70, after=0.02),
+    Harm("newcomer", Phase.JOINING, 75, after=0.01),
+    Harm("other", Phase.EXCHANGING, 99, step_pause=0.3),
+]
 AT_RANDOM = [harm for harm in random_plan(random.Random(SEED), 12, STEPS) if harm.act == "kill"]
 
 
@@ -94,11 +103,11 @@ class Scenes:
         self._environ = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
         self._undisturbed: dict[tuple[str, ...], Outcome] = {}
 
-    def undisturbed(self, backend: str, arguments: str) -> Outcome:
-        key = (backend, arguments)
+    def undisturbed(self, backend: str, arguments: str, more: str = "") -> Outcome:
+        key = (backend, arguments, more)
         if key not in self._undisturbed:
             folder = self.folder / f"u{len(self._undisturbed)}"
-            outcome = undisturbed(folder, backend, arguments.split(), self._environ)
+            outcome = undisturbed(folder, backend, arguments.split(), self._environ, more.split())
             assert outcome.code == 0, outcome.output
             self._undisturbed[key] = outcome
         return self._undisturbed[key]
@@ -162,6 +171,26 @@ def test_kills_at_random_moments_over_tcp_leave_no_trace(scenes: Scenes) -> None
     options = [*disturbed_options("jax", workers=3, standby=2), "--transport", "tcp"]
     outcome = scenes.run("tcp", AT_RANDOM, options, TWO_FITS)
     assert_no_trace(outcome, scenes.undisturbed("jax", TWO_FITS))
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("backend", "codec"),
+    [
+        ("torch", "topk:0.1:int8"),
+        *(
+            pytest.param(backend, codec, marks=pytest.mark.full)
+            for backend in ("jax", "tensorflow", "torch")
+            for codec in ("bf16", "int8", "topk:0.1", "lowrank:2")
+        ),
+    ],
+)
+def test_kills_leave_no_trace_with_codecs_either(scenes: Scenes, backend: str, codec: str) -> None:
+    """What a codec has left out outlives who computed it."""
+    training, compress = "--epochs 5 --steps 20 --width 600", f"--compress {codec}"
+    options = [*disturbed_options(backend, workers=3, standby=2), *compress.split()]
+    outcome = scenes.run(f"codec-{backend}-{codec.replace(':', '-')}", WITH_CODECS, options, training)
+    assert_no_trace(outcome, scenes.undisturbed(backend, training, compress))
 
 
 def test_an_error_on_one_worker_does_not_end_the_run_and_is_told(scenes: Scenes) -> None:

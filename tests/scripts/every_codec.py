@@ -15,7 +15,14 @@ import models
 
 import shoal
 
-CODECS = {"None": None, "bf16": "bf16", "int8": "int8"}
+CODECS = {
+    "None": None,
+    "bf16": "bf16",
+    "int8": "int8",
+    "topk": shoal.TopK(0.05),
+    "topk of int8": shoal.ErrorFeedback(shoal.TopK(0.05, values="int8")),
+    "lowrank": shoal.LowRank(rank=2),
+}
 
 
 def train(compress: Any) -> dict[str, Any]:
@@ -41,6 +48,6 @@ def float16_with_overflow(compress: Any) -> dict[str, Any]:
 out, *named = sys.argv[1:]
 told = {name: train(codec) for name, codec in CODECS.items() if not named or name in named}
 if not named:
-    told |= {f"{name}, float16 with overflow": float16_with_overflow(name) for name in ("bf16", "int8")}
+    told |= {f"{name}, float16 with overflow": float16_with_overflow(CODECS[name]) for name in ("bf16", "int8", "topk")}
 Path(out).mkdir(exist_ok=True)
 Path(out, f"{shoal.rank()}.json").write_text(json.dumps(told))

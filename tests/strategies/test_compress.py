@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.codecs.codec import AsTheyAre
+from shoal.codecs.lossy import LowRank
 from shoal.codecs.shapes import ArrayShape
 from shoal.errors import UsageError
 from shoal.strategies.allreduce import AllReduce
@@ -37,11 +38,19 @@ def test_the_scripts_codec_comes_before_the_command_lines(strategy: type):
     assert strategy(compress=AsTheyAre()).codec_for(None).is_identity
 
 
+def test_servers_refuse_what_makes_no_sense_for_them():
+    with pytest.raises(UsageError, match="which have no rank"):
+        ParameterServer(compress=LowRank(2))
+    with pytest.raises(UsageError, match="measured between workers"):
+        ParameterServer().codec_for("auto")
+    assert AllReduce(compress="auto").codec_for(None).is_auto
+
+
 @pytest.mark.parametrize("strategy", [AllReduce, ParameterServer])
 @pytest.mark.parametrize(
     ("compress", "answer"),
     [
-        ("zip", r"\(compress='zip'\): there is no codec of that name; there is bf16"),
+        ("zip", r"\(compress='zip'\): there is no codec of that name; there is auto, bf16"),
         (8, r'\(compress=8\): expected a codec or its name, such as "bf16"'),
     ],
 )

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.collectives.crew import Crew, Mate
-from tests.half_precision import Half
 
 from shoal.codecs.codec import AsTheyAre
 from shoal.collectives.abstract import AbstractGroup
@@ -97,36 +96,6 @@ def test_without_balance_the_slow_one_would_keep_its_half(tmp_path: Path, monkey
     finally:
         crew.close()
     assert slow == [5] * STEPS
-
-
-def test_a_codec_has_the_gradients_of_every_step_and_nothing_else(tmp_path: Path) -> None:
-    """In half precision 1 + 2049 is 1 + 2048, and what is left out comes with the next step."""
-    schema = Schema(
-        [Entry("gradient", Combine.SUM, "float32", (3,)), Entry("metric", Combine.SUM, "float32", ())], gradients=1
-    )
-    codecs = {f"worker-{rank}": Half() for rank in range(2)}
-
-    class Values(Task):
-        def compute(self, piece: int, low: int, high: int) -> Sequence[Array]:
-            return [np.full(3, 2049.0 if piece else 1.0, np.float32), np.full((), 2049.0, np.float32)]
-
-    def train(mate: Mate) -> list[list[float]]:
-        division = Division(2)
-        reduction = Reduction(mate.worker_group, schema, division, "test", codec=codecs[mate.id])
-        totals = []
-        for step in range(2):
-            exchanged = reduction.step(f"step {step}", Values(mate.id, step, []))
-            assert exchanged is not None
-            totals.append([float(total[0]) for total in exchanged.totals])
-        reduction.close()
-        return totals
-
-    crew = Crew(tmp_path, 2)
-    try:
-        assert crew.play_alike(train) == {rank: [[2049.0, 4098.0], [2051.0, 4098.0]] for rank in range(2)}
-    finally:
-        crew.close()
-    assert all((codec.encoded, codec.decoded + codec.added) == (2, 4) for codec in codecs.values())
 
 
 def test_with_the_identity_exchanges_are_those_without_a_codec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,12 +58,16 @@ def arrays(step: int, piece: int) -> list[Array]:
     return [(random.standard_normal(entry.shape) * 30).astype(entry.dtype) for entry in SCHEMA.entries]
 
 
-def train(mate: Mate, codec: str, dies: Callable[[int, int], bool] = lambda step, piece: False) -> list[list[bytes]]:
-    """The totals of all steps."""
+def train(
+    mate: Mate, codec: str, dies: Callable[[int, int], bool] = lambda step, piece: False, then: str = ""
+) -> list[list[bytes]]:
+    """The totals of all steps. `then`: the codec of the last of them."""
     reduction = Reduction(mate.worker_group, SCHEMA, Division(PIECES), "test", codec=codec_of(codec, "test"))
     totals = []
     known: dict[int, list[int]] = {}
     for step in range(STEPS):
+        if then and step == STEPS - 1:
+            reduction.round_like(codec_of(then, "test"))
         exchanged = reduction.step(f"step {step}", Task(step, dies))
         assert exchanged is not None
         totals.append([total.tobytes() for total in exchanged.totals])
@@ -150,6 +154,15 @@ def test_a_worker_that_dies_in_the_middle_of_a_step_leaves_no_trace(tmp_path: Pa
         return True
 
     assert played(tmp_path, codec, 3, hosts, dies=dies) == (alone, 2)
+
+
+def test_a_codec_that_is_changed_between_two_steps_rounds_from_then_on(tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ("auto", "two", "int8")}
+    for folder in folders.values():
+        folder.mkdir()
+    alone, _ = played(folders["auto"], "auto", 1, then="int8")
+    assert played(folders["two"], "auto", 2, then="int8") == (alone, 2)
+    assert alone[-1] == played(folders["int8"], "int8", 1)[0][-1]
 
 
 @CODECS

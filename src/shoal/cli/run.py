@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from shoal.cli.late_options import late_options
 from shoal.cli.optional_port import fill_in_port
-from shoal.codecs.words import ROUNDED
+from shoal.codecs.words import WORDS
 from shoal.config import BACKENDS, STRATEGIES, TRANSPORTS
 from shoal.launch.local import start
 from shoal.launch.remote.host_list import choose_hosts, named_hosts
@@ -91,9 +91,7 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
     metavar="K",
     help="Servers that hold each part of the weights.  [default: 2, or 1 with one server]",
 )
-@click.option(
-    "--compress", metavar="|".join(ROUNDED), help="Make gradients smaller on their way.  [default: as they are]"
-)
+@click.option("--compress", metavar="CODEC", help=f"Make gradients smaller on their way: {', '.join(WORDS)}.")
 @click.option(
     "--transport",
     default=TRANSPORTS[0],

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from shoal.codecs.codec import AS_THEY_ARE, AbstractCodec
+from shoal.codecs.codec import AS_THEY_ARE, AbstractCodec, AsTheyAre
+from shoal.codecs.feedback import ErrorFeedback
+from shoal.codecs.lossy import AbstractLossy, LowRank, TopK
 from shoal.codecs.rounded import Rounded
 from shoal.codecs.rounding import BF16, INT8
-from shoal.codecs.words import check_word
+from shoal.codecs.words import AUTO, parse_word
 from shoal.errors import UsageError
+
+_ROUNDED = {rounding.name: rounding for rounding in (BF16, INT8)}
 
 
 def codec_of(compress: object, who: str) -> AbstractCodec:
@@ -15,7 +19,15 @@ def codec_of(compress: object, who: str) -> AbstractCodec:
         return AS_THEY_ARE
     if isinstance(compress, AbstractCodec):
         return compress
+    if isinstance(compress, AbstractLossy):
+        return ErrorFeedback(compress)  # what it leaves out must come with the next
     if not isinstance(compress, str):
         raise UsageError(f'{who}(compress={compress!r}): expected a codec or its name, such as "bf16".')
-    check_word(compress, f"{who}(compress={compress!r})")
-    return Rounded({rounding.name: rounding for rounding in (BF16, INT8)}[compress])
+    word = parse_word(compress, f"{who}(compress={compress!r})")
+    if word.kind == AUTO:
+        return AsTheyAre(auto=True)
+    if word.kind in _ROUNDED:
+        return Rounded(_ROUNDED[word.kind])
+    if word.kind == "topk":
+        return ErrorFeedback(TopK(word.number, word.values))
+    return ErrorFeedback(LowRank(int(word.number)))

@@ -32,6 +32,21 @@ class AbstractCodec(ABC):
         """How every node of the tree of sums is rounded; None for codecs that do otherwise."""
         return None
 
+    @property
+    def by_slot(self) -> AbstractSlotCodec | None:
+        """The codec itself, if it encodes each piece's gradients with what it left out of that piece's before."""
+        return None
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether which codec it is, is chosen while training goes on, by what is measured."""
+        return False
+
+    @property
+    def needs_matrices(self) -> bool:
+        """Whether it does nothing for arrays that are cut into slices."""
+        return False
+
     @abstractmethod
     def shapes(self, gradients: Shapes) -> Shapes:
         """What gradients of these shapes become."""
@@ -54,8 +69,34 @@ class AbstractCodec(ABC):
         """Adds what is encoded to arrays of the gradients' shapes, in place. BadFrame as for `decode`."""
 
 
+class AbstractSlotCodec(AbstractCodec):
+    """A codec that leaves much out, and sends it later. What is left out belongs to a slot: one piece's gradients."""
+
+    @property
+    def is_identity(self) -> bool:
+        return False
+
+    @abstractmethod
+    def encode_slot(
+        self, gradients: Sequence[Array], before: Sequence[Array] | None, after: Sequence[Array]
+    ) -> list[Array]:
+        """What travels of a slot's gradients, given what was left out `before` (None: nothing). Writes to `after` what
+        is left out now, flat float32 arrays of the gradients' sizes.
+        """
+
+
 class AsTheyAre(AbstractCodec):
-    """The identity: gradients travel as they are. Nothing is copied."""
+    """The identity: gradients travel as they are. Nothing is copied.
+
+    With `auto`, until something else is measured to be faster.
+    """
+
+    def __init__(self, auto: bool = False) -> None:
+        self._auto = auto
+
+    @property
+    def is_auto(self) -> bool:
+        return self._auto
 
     @property
     def is_identity(self) -> bool:

@@ -15,6 +15,7 @@ class ArrayShape(msgspec.Struct, frozen=True):
 
     dtype: str
     size: int
+    dims: tuple[int, ...] = ()  # of an array that lies whole; () where nobody need know
 
     @property
     def nbytes(self) -> int:

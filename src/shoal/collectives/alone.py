@@ -6,6 +6,7 @@ from collections.abc import Sequence, Set
 
 from shoal.collectives.abstract import AbstractExchange, AbstractGroup, Outcome, Result, copy_loans
 from shoal.collectives.additions import plan
+from shoal.collectives.encoded import open_encoded
 from shoal.collectives.layout import Array, Loan, Vector, VectorLayout
 from shoal.collectives.vector_encoding import VectorEncoding
 from shoal.errors import UsageError
@@ -56,7 +57,7 @@ class Alone(AbstractGroup):
         pass
 
     def open(self, layout: VectorLayout, slots: int, encoding: VectorEncoding | None = None) -> AbstractExchange:
-        return _AloneExchange(layout)
+        return _AloneExchange(layout) if encoding is None else open_encoded(None, layout, slots, encoding)
 
     @property
     def neighbours(self) -> tuple[int, ...]:

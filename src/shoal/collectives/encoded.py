@@ -1,7 +1,7 @@
-"""Exchanges in which partial sums travel in the form of a codec: everyone gets everyone's, and adds up for itself.
+"""Exchanges in which slots travel in the form of a codec with residuals: everyone gets everyone's and adds them up.
 
-Published brings all of the sender's partial sums, encoded. A slice of a sum could not be encoded like a whole one, so
-there is none: what a codec leaves of a vector must be smaller than 2 / N of it to pay among N workers.
+Published brings all of the sender's slots, encoded. A slice of a slot could not be encoded like a whole one, so there
+is none: what a codec leaves of a vector must be small for that to pay.
 """
 
 from __future__ import annotations
@@ -12,36 +12,51 @@ import numpy as np
 
 from shoal.collectives import arrays as packed
 from shoal.collectives.abstract import AbstractExchange, Outcome, copy_loans
-from shoal.collectives.additions import plan
 from shoal.collectives.layout import Array, Loan, Vector, VectorLayout
 from shoal.collectives.messages import SlotsPublished
 from shoal.collectives.messenger import Laden, Messenger
 from shoal.collectives.protocol import ExchangeWork
-from shoal.collectives.sockets import slots_of
-from shoal.collectives.tree import Add, cover
 from shoal.collectives.vector_encoding import VectorEncoding
 
+_ALONE = ((0,),)
 
-def open_encoded(meeting: Messenger, layout: VectorLayout, slots: int, encoding: VectorEncoding) -> AbstractExchange:
-    """Make this worker's memory and say where peers' partial sums go. Collective."""
-    exchange = _EncodedExchange(meeting, layout, slots, encoding)
-    meeting.load(meeting.number, exchange)
+
+def open_encoded(
+    meeting: Messenger | None,
+    layout: VectorLayout,
+    slots: int,
+    encoding: VectorEncoding,
+    hosts: Sequence[Sequence[int]] = _ALONE,
+) -> AbstractExchange:
+    """Make this worker's memory and say where peers' slots go. Collective. Without a meeting there is only one."""
+    exchange = _EncodedExchange(meeting, layout, slots, encoding, hosts)
+    if meeting is not None:
+        meeting.load(meeting.number, exchange)
     return exchange
 
 
 class _EncodedExchange(AbstractExchange):
-    """One round; everyone adds up everything for itself."""
+    """One round; everyone adds up everything for itself. A worker's slots are its pieces."""
 
-    def __init__(self, meeting: Messenger, layout: VectorLayout, slots: int, encoding: VectorEncoding) -> None:
+    def __init__(
+        self,
+        meeting: Messenger | None,
+        layout: VectorLayout,
+        slots: int,
+        encoding: VectorEncoding,
+        hosts: Sequence[Sequence[int]],
+    ) -> None:
         self._meeting = meeting
-        self._number = meeting.number
-        self._layout = layout
+        self._rank = meeting.rank if meeting is not None else 0
+        self._number = meeting.number if meeting is not None else 0
         self._encoding = encoding
+        self._nbytes = layout.nbytes
+        self._hosts = hosts
         self._vectors = [layout.vector(layout.memory()) for _ in range(slots)]
         # By rank and slot. This worker's own are of the step that goes on.
-        self._encoded = [[encoding.landing() for _ in range(slots)] for _ in meeting.members]
-        self._total = layout.vector(layout.memory())
-        self._registers = [self._total]
+        members = len(meeting.members) if meeting is not None else 1
+        self._encoded = [[encoding.landing() for _ in range(slots)] for _ in range(members)]
+        self._totals = [layout.vector(layout.memory()) for _ in range(2)]  # one can be read while the other is written
 
     def slot(self, i: int) -> Vector:
         return self._vectors[i]
@@ -50,45 +65,49 @@ class _EncodedExchange(AbstractExchange):
         copy_loans(self.slot(0), loans)
 
     def reduce(self, what: str, pieces: int, shares: tuple[range, ...], note: bytes) -> Outcome:
-        steps = plan(pieces, shares, len(self._vectors))
-        me = self._meeting.rank
-        mine = self._vectors[: len(cover(pieces, shares[me]))]
-        self._encoded[me] = [self._encoding.encode(slot, vector) for slot, vector in enumerate(mine)]
-        notes = self._meeting.hold(what, note, ExchangeWork(self._number, pieces, shares))
-        self._encoding.commit()
-        self._add(steps.program, [self._encoded[rank][slot] for rank, slot in steps.inputs])
-        return Outcome(self._total, notes)
+        self._encoding.residuals.settle(self._meeting, self._hosts, shares, self)
+        mine = self._encoded[self._rank]
+        for place, (vector, piece) in enumerate(zip(self._vectors, shares[self._rank], strict=False)):
+            self._encoding.encode(piece, vector, mine[place])
+        notes = [note]
+        if self._meeting is not None:
+            traffic = self._meeting.traffic
+            sent = traffic.sent
+            notes = self._meeting.hold(what, note, ExchangeWork(self._number, pieces, shares))
+            if len(self._hosts) > 1:  # on one host nothing would have gone over sockets
+                members = len(self._meeting.members)
+                plain = 2 * (len(self._hosts) - 1) * self._nbytes // members  # two_level.py: of this worker
+                traffic.spared += max(0, plain - (traffic.sent - sent))
+        self._totals.reverse()
+        self._add(shares, self._totals[0])
+        return Outcome(self._totals[0], notes)
 
-    def _add(self, program: Sequence[Add], inputs: Sequence[Sequence[Array]]) -> None:
-        """The tree's additions. The left operand is an input, or in the register that is written anyway."""
-        if not program:
-            self._encoding.write(inputs[0], self._total)
+    def _add(self, shares: tuple[range, ...], total: Vector) -> None:
+        """All slots in their order: that depends on nothing but their number."""
+        for section in total[:3]:
+            section[:] = 0
+        places = {
+            piece: self._encoded[rank][place] for rank, held in enumerate(shares) for place, piece in enumerate(held)
+        }
         with np.errstate(all="ignore"):  # an overflow is data here: it must reach everybody's optimizer
-            for left, right, into in program:
-                total = self._register(into)
-                if left >= 0:
-                    self._encoding.write(inputs[left], total)
-                if right >= 0:
-                    self._encoding.add(inputs[right], total)
-                else:
-                    for one, other in zip(total[:3], self._register(right)[:3], strict=True):
-                        np.add(one, other, out=one)
-
-    def _register(self, operand: int) -> Vector:
-        while len(self._registers) <= ~operand:
-            self._registers.append(self._layout.vector(self._layout.memory()))
-        return self._registers[~operand]
+            for _, encoded in sorted(places.items()):
+                self._encoding.add(encoded, total)
 
     def outgoing(self, rank: int, message: Laden) -> Sequence[memoryview]:
-        """All of this worker's partial sums."""
-        return _views(self._encoded[self._meeting.rank]) if isinstance(message, SlotsPublished) else ()
+        """All of this worker's slots."""
+        if not isinstance(message, SlotsPublished):
+            return ()
+        return _views(self._encoded[self._rank][: message.stop - message.first])
 
     def place(self, rank: int, message: Laden) -> Sequence[memoryview]:
         """Where a peer's go. It may be one exchange ahead: what it overwrites then is added up already."""
-        return _views(self._encoded[rank][: slots_of(message)]) if isinstance(message, SlotsPublished) else ()
+        if not isinstance(message, SlotsPublished) or not 0 <= message.stop - message.first <= len(self._vectors):
+            return ()
+        return _views(self._encoded[rank][: message.stop - message.first])
 
     def close(self) -> None:
-        self._meeting.unload(self._number)
+        if self._meeting is not None:
+            self._meeting.unload(self._number)
         self._encoded.clear()
         self._vectors.clear()
 

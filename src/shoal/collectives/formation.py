@@ -89,7 +89,7 @@ def form(
     meeting = Messenger(
         view.number, members, me, connections, deadlines.stall, wakeup, None, on_wait, near, traffic or Traffic()
     )
-    return PeerGroup(meeting, _opener(hosts), near)
+    return PeerGroup(meeting, _opener(hosts), hosts)
 
 
 def _opener(hosts: tuple[tuple[int, ...], ...]) -> Opener:

@@ -109,7 +109,9 @@ class _HostsExchange(AbstractExchange):
             inputs = [self._vector(operand) for operand in steps.total.inputs]
             self._adder.add(steps.total.program, inputs, self._total, self._split.owned(me))
 
+        sent = self._meeting.traffic.sent
         notes = self._meeting.hold(what, note, ExchangeWork(self._number, pieces, shares), add_own, sum_up)
+        self._meeting.traffic.spared += int((self._meeting.traffic.sent - sent) * (self._layout.inflation - 1))
         mine = sum(owner == me for owner, _ in slots.inputs)
         self._meeting.traffic.shared += mine * self._layout.nbytes
         return Outcome(self._total, notes)

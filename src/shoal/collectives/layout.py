@@ -91,6 +91,13 @@ class VectorLayout:
         return max(LINE, self.rounding.nbytes) if self.rounding is not None else LINE
 
     @property
+    def inflation(self) -> float:
+        """How many times as many bytes this vector would have if nothing of it were rounded."""
+        if self.rounding is None:
+            return 1.0
+        return 1.0 + self.rounded * (4 * self.rounding.elements - self.rounding.nbytes) / self.nbytes
+
+    @property
     def form(self) -> str:
         """Equal on workers that round alike."""
         return self.rounding.name if self.rounding is not None else ""
@@ -137,11 +144,6 @@ def _sections(
     second = Section(np.dtype(np.float64), round_up(first.end, LINE), f64)
     third = Section(np.dtype(np.int64), round_up(second.end, LINE), i64)
     return first, second, third, records
-
-
-def aligned_floats(size: int) -> Array:
-    """Zeros on a cache line: backends read them in place."""
-    return _aligned(4 * size).view(np.float32)
 
 
 def _aligned(nbytes: int) -> Array:

@@ -28,12 +28,19 @@ class PeerGroup(AbstractGroup):
     """Two workers or more, each connected to each. `opener` is how their vectors move as they are."""
 
     def __init__(
-        self, meeting: Messenger, opener: Opener, neighbours: tuple[int, ...] | None = None, owns: bool = True
+        self,
+        meeting: Messenger,
+        opener: Opener,
+        hosts: Sequence[Sequence[int]] | None = None,
+        owns: bool = True,
     ) -> None:
-        """`owns`: the connections are this group's own, and go with it."""
+        """`hosts`: the ranks that share memory with each other; None: nobody does. `owns`: the connections are this
+        group's own, and go with it.
+        """
         self._meeting = meeting
         self._opener = opener
-        self._neighbours = neighbours or (meeting.rank,)
+        self._hosts = hosts or [(rank,) for rank in range(len(meeting.members))]
+        self._neighbours = tuple(next(ranks for ranks in self._hosts if meeting.rank in ranks))
         self._owns = owns
         self._passing = TensorPassing(meeting)
 
@@ -148,7 +155,7 @@ class PeerGroup(AbstractGroup):
                     f"{member} {theirs}"
                 )
         if encoding is not None:
-            return open_encoded(self._meeting, layout, slots, encoding)
+            return open_encoded(self._meeting, layout, slots, encoding, self._hosts)
         return self._opener(self._meeting, layout, slots)
 
     @property

@@ -36,6 +36,7 @@ class _SocketExchange(AbstractExchange):
         self._meeting = meeting
         self._number = meeting.number
         self._slots = slots
+        self._layout = layout
         self._slices = layout.slices(len(meeting.members), layout.grain)
         # Whole vectors, although of a peer's only the own slice arrives: memory that nobody touches costs
         # nothing, and the same offsets hold everywhere.
@@ -60,7 +61,9 @@ class _SocketExchange(AbstractExchange):
         def add_slice() -> None:
             self._adder.add(steps.program, inputs, self._total, self._slices[self._meeting.rank])
 
+        sent = self._meeting.traffic.sent
         notes = self._meeting.hold(what, note, ExchangeWork(self._number, pieces, shares), add_slice)
+        self._meeting.traffic.spared += int((self._meeting.traffic.sent - sent) * (self._layout.inflation - 1))
         return Outcome(self._total, notes)
 
     def outgoing(self, rank: int, message: Laden) -> Sequence[memoryview]:

@@ -1,66 +1,68 @@
-"""How a codec (shoal.codecs) is used between workers: what of a vector has its form, and who encodes and decodes.
+"""How a codec with residuals (shoal.codecs) is used between workers: what of a vector has its form, and who encodes.
 
-    | gradients ··encoded·· | the rest of each section, as it is |        one partial sum on its way
+    | gradients ··encoded·· | the rest of each section, as it is |        one slot on its way
 
-Everyone decodes the same bytes, also of its own partial sums, and adds in the tree's order: all have the same total.
+A slot is one piece's gradients: it is encoded once, with what was left out of it before, whoever computes it. Everyone
+decodes the same bytes, also of its own slots, and adds in the slots' order: all have the same total, whatever their
+number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from shoal.codecs.codec import AbstractCodec
+from shoal.codecs.codec import AbstractSlotCodec
 from shoal.codecs.shapes import ArrayShape, Shapes
 from shoal.collectives.layout import Array, PieceRun, Vector, VectorLayout
+from shoal.collectives.residuals import Residuals
 
 
 class VectorEncoding:
-    """The form of one kind of vector, and a worker's state, with which its next partial sums are encoded.
+    """The form of one kind of vector, and the residuals of its slots. It outlives views."""
 
-    It outlives views: the state goes on when a step has committed, and is what it was when one has to be done again.
-    """
-
-    def __init__(self, codec: AbstractCodec, layout: VectorLayout, gradients: Sequence[PieceRun]) -> None:
-        """`gradients` are the first elements of their sections; what lies between two of them is no number."""
+    def __init__(
+        self,
+        codec: AbstractSlotCodec,
+        layout: VectorLayout,
+        gradients: Sequence[PieceRun],
+        dims: Sequence[tuple[int, ...]],
+        on_lost: Callable[[Sequence[int]], None] = lambda slots: None,
+    ) -> None:
+        """`gradients` are the first elements of their sections, arrays of these `dims`; what lies between two of them
+        is no number.
+        """
         self._codec = codec
         self._gradients = tuple(gradients)
+        self._dims = tuple(dims)
         self._rest = tuple(_behind(layout, gradients))
-        self._expected = _shapes(layout, self._gradients)
-        encoded = codec.shapes(self._expected)
+        expected = _shapes(layout, self._gradients, self._dims)
+        encoded = codec.shapes(expected)
         self._split = len(encoded)
         self._shapes: Shapes = (*encoded, *_shapes(layout, self._rest))
-        self._states: dict[int, Any] = {}  # by slot
-        self._next: dict[int, Any] = {}  # if the step commits
+        self.residuals = Residuals([shape.size for shape in expected], on_lost)
 
-    def encode(self, slot: int, vector: Vector) -> list[Array]:
-        """What travels of a partial sum; the rest is in place."""
-        encoded, self._next[slot] = self._codec.encode(_cut(vector, self._gradients), self._states.get(slot))
-        return [*encoded, *_cut(vector, self._rest)]
-
-    def commit(self) -> None:
-        """What was encoded last counts."""
-        self._states |= self._next
-        self._next = {}
-
-    def landing(self) -> list[Array]:
-        """Memory for what `encode` gives on another worker."""
-        return [np.empty(shape.size, shape.dtype) for shape in self._shapes]
-
-    def write(self, encoded: Sequence[Array], into: Vector) -> None:
-        """The partial sum, decoded."""
-        decoded = self._codec.decode(encoded[: self._split], self._expected)
-        places = [*_cut(into, self._gradients), *_cut(into, self._rest)]
-        for place, array in zip(places, [*decoded, *encoded[self._split :]], strict=True):
+    def encode(self, slot: int, vector: Vector, into: Sequence[Array]) -> None:
+        """What travels of a slot."""
+        before, after = self.residuals.begin(slot)
+        encoded = self._codec.encode_slot(self._cut(vector), before, after)
+        self.residuals.end(slot)
+        for place, array in zip(into, [*encoded, *_cut(vector, self._rest)], strict=True):
             np.copyto(place, array)
 
+    def landing(self) -> list[Array]:
+        """Memory for what travels of a slot."""
+        return [np.zeros(shape.size, shape.dtype) for shape in self._shapes]
+
     def add(self, encoded: Sequence[Array], into: Vector) -> None:
-        """Adds the partial sum to another."""
-        self._codec.add(encoded[: self._split], _cut(into, self._gradients))
+        """Adds a slot to a sum."""
+        self._codec.add(encoded[: self._split], self._cut(into))
         for place, array in zip(_cut(into, self._rest), encoded[self._split :], strict=True):
             np.add(place, array, out=place)
+
+    def _cut(self, vector: Vector) -> list[Array]:
+        return [array.reshape(dims) for array, dims in zip(_cut(vector, self._gradients), self._dims, strict=True)]
 
 
 def _cut(vector: Vector, runs: Sequence[PieceRun]) -> list[Array]:
@@ -74,5 +76,9 @@ def _behind(layout: VectorLayout, gradients: Sequence[PieceRun]) -> Iterator[Pie
             yield PieceRun(number, end, section.length)
 
 
-def _shapes(layout: VectorLayout, runs: Sequence[PieceRun]) -> Shapes:
-    return tuple(ArrayShape(layout.sections[run.section].dtype.name, run.hi - run.lo) for run in runs)
+def _shapes(layout: VectorLayout, runs: Sequence[PieceRun], dims: Sequence[tuple[int, ...]] | None = None) -> Shapes:
+    names = [layout.sections[run.section].dtype.name for run in runs]
+    return tuple(
+        ArrayShape(name, run.hi - run.lo, shape)
+        for name, run, shape in zip(names, runs, dims or [()] * len(runs), strict=True)
+    )

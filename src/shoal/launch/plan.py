@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from shoal.cluster.process_limits import check_processes
-from shoal.codecs.words import check_word
+from shoal.codecs.words import parse_word
 from shoal.config import STRATEGIES, TRANSPORTS, Deadlines, Devices, RunConfig, Servers, Transport
 from shoal.errors import UsageError
 from shoal.launch import environment, logs
@@ -111,7 +111,7 @@ def make_plan(
     _check_one_of("strategy", request.strategy, STRATEGIES)
     _check_one_of("transport", request.transport, TRANSPORTS)
     if request.compress is not None:
-        check_word(request.compress, f"--compress {request.compress}")
+        parse_word(request.compress, f"--compress {request.compress}")
     servers = _servers(request)
     script = find_script(request.script, request.is_module)
     environ = {**environ, BACKEND: request.backend} if request.backend else environ

@@ -11,6 +11,7 @@ from shoal.launch import logs
 from shoal.observe.amounts import amount
 
 _LAST_LINES = 20
+_TOLD_WAIT = 0.1  # seconds
 _CALLS = {"fit": "fit", "loop": "loop", "evaluate": "evaluation", "predict": "prediction"}
 
 
@@ -51,11 +52,17 @@ def _rows(end: End) -> list[tuple[str, str]]:
         return []
     least = "at least " if end.losses else ""  # who came in another's place has not seen those before
     saved = f"{least}{counted.checkpoints:,}, the last of step {counted.saved:,}" if counted.checkpoints else ""
-    ways = {"through shared memory": counted.shared, "over sockets": counted.sent}
+    ways = {
+        "through shared memory": counted.shared,
+        "over sockets": counted.sent,
+        "spared by the codec": counted.spared,
+    }
+    waited = counted.arriving / max(1, end.finishers)
     return [
         ("time", str(work.spent)),
         ("checkpoints", saved),
         ("exchanged", " · ".join(f"{amount(nbytes)} {way}" for way, nbytes in ways.items() if nbytes)),
+        ("the link", f"each worker waited {waited:,.1f} s for bytes on their way" if waited >= _TOLD_WAIT else ""),
     ]
 
 

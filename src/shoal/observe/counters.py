@@ -48,6 +48,7 @@ class WorkerFigures(msgspec.Struct, frozen=True):
     cpu: float = 0.0  # seconds that its threads did run
     switches: int = 0  # times that a core was taken away
     faults: int = 0  # pages that had to come from disk
+    spared: int = 0  # bytes that a codec has kept from sockets
 
     def since(self, earlier: WorkerFigures) -> WorkerFigures:
         """What has come after an earlier look at the same worker."""
@@ -72,7 +73,7 @@ class WorkerFigures(msgspec.Struct, frozen=True):
 # What is counted on and on: `since` subtracts it, `summed` adds it up.
 _NUMBERS = (
     *("steps", "pieces", "rows", "piece_seconds", "piece_squares", "compilations", "compiling", "saving"),
-    *("checkpoints", "sent", "shared", "arrived", "arriving", "starved", "cpu", "switches", "faults"),
+    *("checkpoints", "sent", "shared", "arrived", "arriving", "starved", "cpu", "switches", "faults", "spared"),
 )
 
 
@@ -91,6 +92,7 @@ class Traffic:
 
     def __init__(self) -> None:
         self.sent = 0  # bytes over sockets
+        self.spared = 0  # bytes more that they would have been without a codec
         self.shared = 0  # bytes through shared memory
         self.arrived = 0  # bytes for which it waited in the middle of a message
         self.arriving = 0.0  # seconds of that: what they took to come
@@ -172,6 +174,7 @@ class Counters:
             system.cpu,
             system.switches,
             system.faults,
+            traffic.spared,
         )
 
 

@@ -30,6 +30,7 @@ class StoryKind(StrEnum):
     CALL = "call"  # a fit began or ended
     REDONE = "redone"  # a step was computed anew
     BALANCE = "balance"  # pieces became more
+    CODEC = "codec"  # residuals were lost, or gradients travel in another form from now on
     CHECKPOINT = "checkpoint"
     REFUSED = "refused"  # somebody was not let in
     MESH = "mesh"  # how a model was laid out on a worker's devices

@@ -10,6 +10,7 @@ import msgspec
 
 from shoal.codecs.choice import codec_of
 from shoal.codecs.codec import AS_THEY_ARE, AbstractCodec
+from shoal.codecs.lossy import AbstractLossy
 from shoal.collectives.group import (
     AbstractExchange,
     AbstractGroup,
@@ -20,7 +21,7 @@ from shoal.collectives.group import (
     prepare_bucket,
 )
 from shoal.collectives.layout import Vector
-from shoal.collectives.tree import cover
+from shoal.collectives.tree import Node, cover
 from shoal.data.order import piece_bounds, pieces_of
 from shoal.errors import Diverged, UsageError
 from shoal.strategies.abstract import AbstractStrategy, Told, Trainings
@@ -40,12 +41,13 @@ class AllReduce(AbstractStrategy):
     `pieces` is the number of equal parts that each batch is cut into. With `pieces` fixed, the weights are the
     same bits for any number of workers. None: as many as there are workers, or what `shoal run --pieces` says.
     `mesh` is how each worker uses its devices, on JAX. None: what `shoal run --mesh` says, else rows are divided.
-    `compress` makes gradients smaller where links are slow: "bf16" or "int8". None: what `shoal run --compress` says.
+    `compress` makes gradients smaller where links are slow: "bf16", "int8", TopK(0.01), LowRank(rank=4); "auto" is
+    what pays on the links that there are. None: what `shoal run --compress` says.
     `sliced`: each worker updates a slice of the weights, for all workers of its host, instead of all of them.
     """
 
     pieces: int | None = None
-    compress: str | AbstractCodec | None = None
+    compress: str | AbstractCodec | AbstractLossy | None = None
     sliced: bool = False
     mesh: Mesh | None = None
 
@@ -150,22 +152,34 @@ class Reduction:
         what: str | None,
         on_reopen: Callable[[], None] = lambda: None,
         codec: AbstractCodec = AS_THEY_ARE,
+        on_lost: Callable[[Sequence[int]], None] = lambda slots: None,
     ) -> None:
-        """`codec`: in whose form the schema's gradients travel."""
+        """`codec`: in whose form the schema's gradients travel; `on_lost` hears of slots whose residuals are lost."""
         self._worker_group = worker_group
-        self._schema = schema = schema.rounded(codec.rounding)
         self._division = division
-        self._sums = PartialSums(schema)
-        self._totals = Totals(schema)
+        self._use(schema.rounded(codec.rounding))
         self._slots = 0
         self._group: AbstractGroup | None = None  # on which the exchange was opened
         self._exchange: AbstractExchange | None = None
         self._on_reopen = on_reopen
         self._encoding = None
-        if not codec.is_identity and codec.rounding is None:
-            self._encoding = VectorEncoding(codec, schema.layout, schema.gradients)
+        if codec.by_slot is not None:
+            gradients = schema.gradients
+            dims = [entry.shape for entry in schema.entries[: len(gradients)]]
+            self._encoding = VectorEncoding(codec.by_slot, schema.layout, gradients, dims, on_lost)
         if what is not None and not worker_group.is_late:
             self._check_same_schema(what)
+
+    def round_like(self, codec: AbstractCodec) -> None:
+        """Between two steps: gradients travel as this codec has it, from the next one on. The same on all."""
+        self._on_reopen()
+        self._close_exchange()
+        self._use(self._schema.rounded(codec.rounding))
+
+    def _use(self, schema: Schema) -> None:
+        self._schema = schema
+        self._sums = PartialSums(schema)
+        self._totals = Totals(schema)
 
     def prepare(self) -> None:
         """For a newcomer: takes the memory that it will need, so that nobody waits for that later."""
@@ -215,7 +229,7 @@ class Reduction:
     ) -> Result:
         """Within an act: sums the weighted arrays of `pieces` pieces, of which this worker computes its share."""
         held = self._division.balance.shares(pieces, group.members, size)
-        exchange = self._open(group, max(1, *(len(cover(pieces, share)) for share in held)))
+        exchange = self._open(group, max(1, *(len(self._nodes(pieces, share)) for share in held)))
         mine = held[group.rank]
         if weighted is None:
             pass
@@ -223,7 +237,7 @@ class Reduction:
             loans = self._sums.lend(exchange.slot(0), mine.start, *weighted(mine.start))
             exchange.lend(loans)
         else:
-            for slot, node in enumerate(cover(pieces, mine)):
+            for slot, node in enumerate(self._nodes(pieces, mine)):
                 self._sums.fill(exchange.slot(slot), node, weighted)
         total, notes = exchange.reduce(what, pieces, held, encode(note()))
         shared = Shared(size, pieces, group.members, tuple((share.start, share.stop) for share in held))
@@ -232,21 +246,34 @@ class Reduction:
     def exchanged(self, result: Result) -> Exchanged:
         """What a committed act of `reduce` gave."""
         shared = msgspec.msgpack.decode(result.values[0], type=Shared)
+        if self._encoding is not None:
+            self._encoding.residuals.commit(shared.pieces)
         notes = decode(result.values[1:])
         check_agreement(shared.members, notes)
-        vector = Vector(*result.arrays)
-        return Exchanged(self._totals.read(vector), notes, shared, vector)
+        vector, totals = self._totals.read(Vector(*result.arrays))
+        return Exchanged(totals, notes, shared, vector)
 
     def close(self) -> None:
+        self._close_exchange()
+        if self._encoding is not None:
+            self._encoding.residuals.close()
+
+    def _close_exchange(self) -> None:
         if self._exchange is not None:
             self._exchange.close()
             self._exchange = None
+
+    def _nodes(self, pieces: int, share: range) -> Sequence[Node]:
+        """What a worker with these pieces sends: sums of nodes, or, with a codec that has residuals, each piece."""
+        if self._encoding is not None:
+            return [Node(piece, piece + 1) for piece in share]
+        return cover(pieces, share)
 
     def _open(self, group: AbstractGroup, slots: int) -> AbstractExchange:
         """The memory for exchanges within this group in which nobody has more partial sums than this."""
         if self._exchange is None or self._group is not group or slots > self._slots:
             self._on_reopen()
-            self.close()
+            self._close_exchange()
             self._exchange = group.open(self._schema.layout, slots, self._encoding)
             self._group, self._slots = group, slots
         return self._exchange

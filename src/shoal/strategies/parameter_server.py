@@ -10,6 +10,7 @@ import msgspec
 
 from shoal.codecs.choice import codec_of
 from shoal.codecs.codec import AbstractCodec
+from shoal.codecs.lossy import AbstractLossy
 from shoal.config import Servers
 from shoal.errors import UsageError
 from shoal.strategies.abstract import AbstractStrategy, Told, Trainings
@@ -25,16 +26,17 @@ class ParameterServer(AbstractStrategy):
     `staleness` is the number of another worker's updates that the weights of an update may lack: 0 is synchronous,
     float("inf") sets no bound. `replicas` is the number of servers that hold each part of the weights. None: what
     `shoal run` says. With `scale_by_staleness`, an update's learning rate is divided by 1 + its staleness.
-    `compress` makes what travels to servers smaller: "bf16" or "int8". None: what `shoal run --compress` says.
+    `compress` makes what travels to servers smaller: "bf16", "int8" or TopK(0.01). None: what `shoal run --compress`
+    says.
     """
 
     staleness: float | None = None
     replicas: int | None = None
     scale_by_staleness: bool = False
-    compress: str | AbstractCodec | None = None
+    compress: str | AbstractCodec | AbstractLossy | None = None
 
     def __post_init__(self) -> None:
-        codec_of(self.compress, "ParameterServer")
+        self.codec_for(None)
         if self.staleness is not None and not _is_bound(self.staleness):
             raise UsageError(
                 f"ParameterServer(staleness={self.staleness}): expected 0, a number of updates, or float('inf') for "
@@ -50,7 +52,18 @@ class ParameterServer(AbstractStrategy):
         return AllReduce().pieces_for(told, workers)
 
     def codec_for(self, told: str | None) -> AbstractCodec:
-        return codec_of(self.compress or told, "ParameterServer")
+        codec = codec_of(self.compress or told, "ParameterServer")
+        if codec.is_auto:
+            raise UsageError(
+                'ParameterServer(compress="auto"): what pays is measured between workers, not on the way to servers. '
+                "Name the codec: bf16, int8 or TopK."
+            )
+        if codec.needs_matrices:
+            raise UsageError(
+                f"ParameterServer(compress={codec!r}): servers hold slices of matrices, which have no rank. "
+                "Use bf16, int8 or TopK, or train without servers."
+            )
+        return codec
 
     def train(self, told: Told, trainings: Trainings[T]) -> T:
         servers = self.servers_for(told.servers)

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from shoal.codecs.rounding import AbstractRounding
-from shoal.collectives.layout import PieceRun, Vector, VectorLayout, aligned_floats
+from shoal.collectives.layout import PieceRun, Vector, VectorLayout
 
 Array = np.ndarray[Any, Any]
 
@@ -96,44 +96,34 @@ class Schema:
 
 
 class Totals:
-    """Where the sums of a schema's exchanges are read, entry by entry.
+    """Where the sums of a schema's exchanges are read.
 
-    With a codec that rounds, they become numbers again in memory of their own, all entries: backends keep hold of where
-    the first one lies, and expect the others where they were with it.
+    With a codec that rounds, they become numbers again in a vector of its own, in which they lie as if nothing had been
+    rounded. It is always the same one: backends keep hold of where a total lies.
     """
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self._views: list[Array] = []
-        if (rounding := schema.rounding) is None:
-            return
-        plain = schema.layout.vector(schema.layout.memory())
-        self._plain = schema.views(plain)
-        self._decoded = aligned_floats(schema.layout.rounded * rounding.elements)
-        self._doubles: list[tuple[Array, Array]] = []  # float64 entries, and the float32 that they come from
-        for (section, start, _), entry, place in zip(schema.places, schema.entries, self._plain, strict=True):
-            if section != "rounded":
-                self._views.append(place)
-                continue
-            values = self._decoded[start * rounding.elements :][: entry.size]
-            if entry.section == "f64":
-                self._doubles.append((aligned_floats(2 * entry.size).view(np.float64), values))
-                values = self._doubles[-1][0]
-            self._views.append(values)
+        self._plain = schema.rounded(None)
+        layout = self._plain.layout
+        self._vector = layout.vector(layout.memory()) if schema.rounding is not None else None
 
-    def read(self, vector: Vector) -> list[Array]:
-        """Each entry's part of a sum, flat; valid until the next."""
-        schema = self._schema
-        views = schema.views(vector)
-        if schema.rounding is None:
-            return views
-        schema.rounding.decode(vector.rounded, self._decoded)
-        for (section, _, _), place, view in zip(schema.places, self._plain, views, strict=True):
+    def read(self, vector: Vector) -> tuple[Vector, list[Array]]:
+        """A sum with nothing rounded in it, and each entry's part of it, flat; valid until the next."""
+        rounding = self._schema.rounding
+        if rounding is None or self._vector is None:
+            return vector, self._schema.views(vector)
+        views = self._plain.views(self._vector)
+        given = self._schema.views(vector)
+        for (section, _, _), place, view in zip(self._schema.places, views, given, strict=True):
             if section != "rounded":
                 np.copyto(place, view)
-        for double, values in self._doubles:
-            np.copyto(double, values)
-        return self._views
+            elif place.dtype == np.float32:
+                rounding.decode(view, place)
+            else:
+                rounding.decode(view, values := np.empty(place.size, np.float32))
+                np.copyto(place, values)
+        return self._vector, views
 
 
 def _is_rounded(entry: Entry, rounding: AbstractRounding) -> bool:

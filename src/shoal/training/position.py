@@ -30,6 +30,7 @@ class Position(msgspec.Struct):
     calls: int = 0  # that the script has made, this one included
     trained: int = 0  # steps of the whole run, over all fits
     seen: int = 0  # samples in them
+    codec: str = ""  # of gradients, with compress="auto"
     stop: bool = False
     logs: dict[str, Any] = {}
     samples: int = 0  # in the epoch so far; with servers that are not synchronous

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from shoal.codecs.codec import AbstractCodec
+from shoal.codecs.codec import AS_THEY_ARE, AbstractCodec
 from shoal.data.sources import AbstractSource, Bookmark
 from shoal.training.callbacks import Callbacks
 from shoal.training.data_agreement import DataState
@@ -95,6 +95,10 @@ class Prepared(NamedTuple):
     validation: Validation | None
     callbacks: Callbacks
     codec: AbstractCodec  # in whose form gradients travel
+
+    def pushed(self, synchronous: bool) -> AbstractCodec:
+        """The codec of what goes to servers. Sums of pieces that were encoded one by one are not encoded again."""
+        return AS_THEY_ARE if synchronous and self.codec.by_slot is not None else self.codec
 
     def layout(self, servers: int, synchronous: bool) -> StoreLayout:
         """How the model lies on servers."""

@@ -271,8 +271,8 @@ class StoreLayout:
         updates = [ArrayShape(_of_update(dtype), size) for dtype, size in held]
         weights += [ArrayShape("int64", 1)] if self.added_to(shard.number) else []
         if self._scaled:
-            weights += [ArrayShape("float32", *OF_SCALE.shape)] if shard.number == 0 else []
-            updates.append(ArrayShape("float32", *OF_SCALED.shape))
+            weights += [ArrayShape("float32", OF_SCALE.shape[0])] if shard.number == 0 else []
+            updates.append(ArrayShape("float32", OF_SCALED.shape[0]))
         assigned = (*weights[: self._assignable(shard)], ArrayShape("int64", 1))
         return ShardShapes(tuple(weights), tuple(updates), len(updates) - len(shard.ranges), assigned)
 

@@ -14,6 +14,7 @@ from functools import partial
 
 import msgspec
 
+from shoal.codecs.codec import AbstractCodec
 from shoal.collectives.group import AbstractGroup, Result
 from shoal.data.sources import AbstractSource, Split, Taken
 from shoal.errors import Diverged
@@ -23,6 +24,7 @@ from shoal.strategies.allreduce import Division, Exchanged, Reduction, Shared
 from shoal.strategies.balance import suggest_pieces
 from shoal.strategies.notes import Note, leavers, newcomers, stopped
 from shoal.strategies.schema import Array
+from shoal.training.codec_choice import CodecChoice
 from shoal.training.counted import counted_piece
 from shoal.training.engine import Engine, to_float
 from shoal.training.fit_loop import AbstractTraining
@@ -56,9 +58,21 @@ class SynchronousTraining(AbstractTraining):
         self._fixed_pieces = fixed
         self._division = Division(pieces)
         self._reductions = [
-            Reduction(run.worker_group, part.schema, self._division, name, self._engine.release, prepared.codec)
+            Reduction(
+                run.worker_group,
+                part.schema,
+                self._division,
+                name,
+                self._engine.release,
+                prepared.codec,
+                self._tell_of_lost_residuals,
+            )
             for part, name in zip(self._shape.parts, _names("fit", len(self._shape.parts)), strict=True)
         ]
+        self._choice: CodecChoice | None = None
+        if prepared.codec.is_auto:
+            gradients = sum(run.hi - run.lo for part in self._shape.parts for run in part.schema.gradients)
+            self._choice = CodecChoice(run.counters.traffic, gradients)
         self._newcomers: tuple[str, ...] = ()  # to be let in before the next step
         self._leavers: tuple[str, ...] = ()  # gone before the next step
         self._saver = self._make_saver(updates.parts)
@@ -98,12 +112,15 @@ class SynchronousTraining(AbstractTraining):
         self._updates.show()
         self._at.pieces, self._at.balance = self._division.pieces, self._division.balance
         self._at.samples, self._at.extras = 0, []
+        self._at.codec = self._choice.current if self._choice is not None else ""
         return super().give()
 
     def take(self, given: Result) -> None:
         super().take(given)
         self._division.pieces = self._at.pieces or self._division.pieces
         self._division.balance = self._at.balance
+        if self._choice is not None and self._at.codec != self._choice.current:
+            self._round_like(self._choice.take(self._at.codec))
         self._updates.took()
 
     def _save(self) -> None:
@@ -194,6 +211,7 @@ class SynchronousTraining(AbstractTraining):
         self._run.record(Phase.CALLBACKS, step=at.total)
         self._run.count(parts[0].shared.size, self._division.pieces)
         self._division.learn(parts)
+        self._choose_codec(parts[-1])
         self._consider_pieces(parts[-1].shared)
         return logs
 
@@ -237,6 +255,29 @@ class SynchronousTraining(AbstractTraining):
             self._run.tell(text, below_bar=True)
             self._run.happened(StoryKind.BALANCE, text, self._at.total)
 
+    def _tell_of_lost_residuals(self, slots: Sequence[int]) -> None:
+        text = (
+            f"what gradients of {len(slots)} piece{'s' if len(slots) > 1 else ''} had left out was lost with a host: "
+            "zero from now on, for everybody"
+        )
+        self._run.happened(StoryKind.CODEC, text, self._at.total)
+
+    def _choose_codec(self, exchanged: Exchanged) -> None:
+        """What is measured of the link may call for another codec. Decided alike by all."""
+        if self._choice is None:
+            return
+        self._choice.step()
+        codec = self._choice.hear([note.link for note in exchanged.notes])
+        if codec is not None:
+            self._round_like(codec)
+            form = f"as {self._choice.current}" if self._choice.current else "as they are"
+            text = f"gradients travel {form} from step {self._at.total} on: measured to be faster on these links"
+            self._run.happened(StoryKind.CODEC, text, self._at.total)
+
+    def _round_like(self, codec: AbstractCodec) -> None:
+        for reduction in self._reductions:
+            reduction.round_like(codec)
+
     def _note(self, seconds: float, part: int, stop: bool = False) -> Note:
         """What stood before the step is said with its first part; what is to be done after it with its last."""
         at, run, saver = self._at, self._run, self._saver
@@ -251,6 +292,7 @@ class SynchronousTraining(AbstractTraining):
             checkpoint=saver is not None and run.is_chief and saver.is_due(at.trained + 1),
             part=saver.word() if saver is not None else None,
             leaves=run.drains,
+            link=self._choice.note() if self._choice is not None else None,
         )
 
     def _tell_stop(self, epoch: int) -> None:

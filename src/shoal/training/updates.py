@@ -119,7 +119,7 @@ class ServedUpdates(AbstractUpdates):
         self._call = call
         self._optimizer = prepared.optimizer
         self._layout = prepared.layout(servers.count, synchronous=True)
-        self._fit_store = FitStore(run, self._layout, prepared.tables, call, 0, prepared.codec)
+        self._fit_store = FitStore(run, self._layout, prepared.tables, call, 0, prepared.pushed(synchronous=True))
         self._tables = prepared.tables
         self._ids: Ids = []  # of each table: those that the step needs
         self._changes = CallbackChanges(self._engine, self._optimizer, prepared.callbacks, self._layout.variables)

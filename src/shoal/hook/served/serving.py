@@ -77,7 +77,7 @@ def serve(run: Run, model: Any, prepared: Prepared, servers: Servers, scales: bo
         shard_writer = None
         if files is not None:
             shard_writer = stack.enter_context(contextlib.closing(CheckpointShardWriter(shards.to_write)))
-        kept, codec = shards.kept(), prepared.codec
+        kept, codec = shards.kept(), prepared.pushed(synchronous)
         server = run.server(call, layout.shapes, shards.make, scales, shard_writer, _ledger(resumed), kept, codec)
         stack.enter_context(contextlib.closing(server))
         _serve(server, run)

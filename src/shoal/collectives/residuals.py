@@ -1,0 +1,142 @@
+"""The shell around residual_plan.py: the memory in which residuals lie, handed on as members and shares change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from shoal.collectives import arrays as packed
+from shoal.collectives.layout import LINE, PAGE, Array, round_up
+from shoal.collectives.messenger import Messenger
+from shoal.collectives.residual_plan import NEVER, ResidualNote, ResidualPlan, generation, plan_residuals
+from shoal.errors import BadFrame
+from shoal.wire.memory import SharedBlock, close_all
+
+_DECODER = msgspec.msgpack.Decoder(ResidualNote)
+
+
+class Residuals:
+    """What slots of `sizes` numbers have left out. One per kind of exchange; outlives views.
+
+    `on_lost` is told which slots' residuals are zero because their host was lost.
+    """
+
+    def __init__(self, sizes: Sequence[int], on_lost: Callable[[Sequence[int]], None] = lambda slots: None) -> None:
+        self._starts = np.cumsum([0, *(round_up(size, LINE // 4) for size in sizes)]).tolist()
+        self._sizes = tuple(sizes)
+        self._stride = round_up(self._starts[-1] * 4, PAGE) or PAGE
+        self._blocks: dict[int, SharedBlock] = {}  # by slot
+        self._last: dict[int, int] = {}
+        self._settled: object = None
+        self._on_lost = on_lost
+
+    def begin(self, slot: int) -> tuple[list[Array] | None, list[Array]]:
+        """What was left out of a slot before this step, and where to write what is left out in it."""
+        stamps = self._stamps(slot)
+        read, write = generation(stamps.tolist(), self._last.get(slot))
+        stamps[write] = NEVER  # until it is written to its end
+        return (None if read is None else self._arrays(slot, read)), self._arrays(slot, write)
+
+    def end(self, slot: int) -> None:
+        """It is written."""
+        stamps = self._stamps(slot)
+        _, write = generation(stamps.tolist(), self._last.get(slot))
+        stamps[write] = self._next
+
+    def commit(self, slots: int) -> None:
+        """The step counts, in which so many slots were sent. Everyone says so once, also who has missed its end."""
+        self._last |= dict.fromkeys(range(slots), self._next)
+
+    @property
+    def _next(self) -> int:
+        """The number of the step that goes on, the same for all: they know of the same steps that counted."""
+        return 1 + max(self._last.values(), default=0)
+
+    def settle(
+        self, meeting: Messenger | None, hosts: Sequence[Sequence[int]], shares: tuple[range, ...], mark: object
+    ) -> None:
+        """Before a step among these members with these shares: everyone who needs a residual has it. Collective.
+
+        `mark` tells apart groups of members; nothing is said while it and the shares stay what they are.
+        """
+        if self._settled == (mark, shares):
+            return
+        mine = ResidualNote(self._last, {slot: tuple(self._stamps(slot).tolist()) for slot in self._blocks})
+        notes = [mine]
+        if meeting is not None:
+            said = meeting.hold("residuals of gradients", msgspec.msgpack.encode(mine))
+            notes = [_DECODER.decode(note) for note in said]
+        plan = plan_residuals(notes, hosts, shares)
+        me = meeting.rank if meeting is not None else 0
+        for slot in plan.made.get(me, ()):
+            self._blocks[slot] = self._make()
+        if meeting is not None:
+            neighbours = next(ranks for ranks in hosts if me in ranks)
+            self._hand(meeting, neighbours, plan)
+            self._move(meeting, plan)
+        self._last = plan.last
+        self._settled = (mark, shares)
+        if plan.lost:
+            self._on_lost(plan.lost)
+
+    def close(self) -> None:
+        for block in self._blocks.values():
+            block.close()
+        self._blocks.clear()
+
+    # Memory -----------------------------------------------------------------------------------------
+
+    def _make(self) -> SharedBlock:
+        block = SharedBlock.create("what a codec left out", PAGE + 2 * self._stride, peers_write=True)
+        block.array(np.int64, 0, 2)[:] = NEVER
+        return block
+
+    def _stamps(self, slot: int) -> Array:
+        return self._blocks[slot].array(np.int64, 0, 2)
+
+    def _arrays(self, slot: int, number: int) -> list[Array]:
+        offset = PAGE + number * self._stride
+        return [
+            self._blocks[slot].array(np.float32, offset + start * 4, size)
+            for start, size in zip(self._starts, self._sizes, strict=False)
+        ]
+
+    def _hand(self, meeting: Messenger, neighbours: Sequence[int], plan: ResidualPlan) -> None:
+        if not any(plan.given.get(rank) for rank in neighbours):
+            return
+        fds = [self._blocks[slot].fd for slot in plan.given.get(meeting.rank, ())]
+        expected = {rank: len(plan.given.get(rank, ())) for rank in neighbours if rank != meeting.rank}
+        handed = meeting.hand("handing on residuals", fds, expected)
+        try:
+            for rank, theirs in handed.items():
+                for slot in plan.given.get(rank, ()):
+                    fd = theirs.pop(0)
+                    if slot in self._blocks:
+                        close_all([fd])
+                    else:
+                        self._blocks[slot] = SharedBlock.open(fd, PAGE + 2 * self._stride, writable=True)
+        finally:
+            for fds in handed.values():
+                close_all(fds)
+
+    def _move(self, meeting: Messenger, plan: ResidualPlan) -> None:
+        """Residuals whose slots are computed on another host from now on."""
+        me = meeting.rank
+        sends: dict[int, list[memoryview]] = {}
+        receives: dict[int, list[memoryview]] = {}
+        for slot, source, holder in plan.moves:
+            if source == me:
+                read, _ = generation(self._stamps(slot).tolist(), plan.last[slot])
+                if read is None or self._stamps(slot)[read] != plan.last[slot]:
+                    raise BadFrame(f"the residual of slot {slot} is not where {meeting.members[me]} said it was")
+                sends.setdefault(holder, []).extend(map(packed.view, self._arrays(slot, read)))
+            if holder == me:
+                self._stamps(slot)[:] = NEVER
+                receives.setdefault(source, []).extend(map(packed.view, self._arrays(slot, 0)))
+        if sends or receives:
+            meeting.ship("moving residuals", sends, receives)
+        for slot, _, holder in plan.moves:
+            if holder == me:
+                self._stamps(slot)[0] = plan.last[slot]

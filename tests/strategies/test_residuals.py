@@ -1,0 +1,170 @@
+"""Steps with a codec that has residuals, among real worker groups. A residual belongs to its piece: it goes with it
+from worker to worker and from host to host, and outlives who computed it. So the bits are the same for any workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise, starmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.collectives.crew import DEAD, Crew, Dies, Mate
+
+from shoal.codecs.codec import AbstractCodec
+from shoal.codecs.feedback import ErrorFeedback
+from shoal.codecs.lossy import LowRank, TopK
+from shoal.collectives.abstract import AbstractGroup
+from shoal.collectives.residuals import Residuals
+from shoal.strategies.allreduce import Division, Reduction
+from shoal.strategies.notes import Note
+from shoal.strategies.schema import Array, Combine, Entry, Schema
+
+PIECES, BATCH, STEPS = 5, 50, 6
+SCHEMA = Schema(
+    [
+        Entry("kernel", Combine.SUM, "float32", (90, 100)),
+        Entry("bias", Combine.SUM, "float32", (10,)),
+        Entry("moving mean", Combine.MEAN, "float32", (30,)),
+        Entry("count", Combine.SUM, "int64", (6,)),
+    ],
+    gradients=2,
+)
+CODECS = pytest.mark.parametrize(
+    "codec", [ErrorFeedback(TopK(0.01)), ErrorFeedback(TopK(0.02, "int8")), ErrorFeedback(LowRank(2))], ids=repr
+)
+TOPK = ErrorFeedback(TopK(0.01))
+DiesAt = Callable[[str, int, int], bool]
+
+
+def nobody(member: str, step: int, piece: int) -> bool:
+    return False
+
+
+class Task:
+    def __init__(self, me: str, step: int, dies: DiesAt) -> None:
+        self._me = me
+        self._step = step
+        self._dies = dies
+
+    def take(self, split: Callable[[int], Sequence[range]], group: AbstractGroup) -> int | None:
+        return BATCH if self._step != 3 else 3  # a short batch: three pieces of one row
+
+    def compute(self, piece: int, low: int, high: int) -> Sequence[Array]:
+        if self._dies(self._me, self._step, piece):
+            raise Dies
+        random = np.random.default_rng((self._step, piece))
+        return [(random.standard_normal(entry.shape) * 30).astype(entry.dtype) for entry in SCHEMA.entries]
+
+    def note(self) -> Note:
+        return Note(self._step)
+
+
+class Moving:
+    """Shares that are others in every step: so do pieces move among unequal workers."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def shares(self, pieces: int, members: tuple[str, ...], size: int = 0) -> tuple[range, ...]:
+        cuts = sorted((rank * (self._step + 2)) % (pieces + 1) for rank in range(1, len(members)))
+        return tuple(starmap(range, pairwise([0, *cuts, pieces])))
+
+
+def train(mate: Mate, codec: AbstractCodec, dies: DiesAt, lost: list[int]) -> list[list[bytes]]:
+    """The totals of all steps."""
+    division = Division(PIECES)
+    reduction = Reduction(mate.worker_group, SCHEMA, division, "test", codec=codec, on_lost=lost.extend)
+    totals = []
+    try:
+        for step in range(STEPS):
+            division.balance = Moving(step)  # type: ignore[assignment]
+            exchanged = reduction.step(f"step {step}", Task(mate.id, step, dies))
+            assert exchanged is not None
+            totals.append([total.tobytes() for total in exchanged.totals])
+    finally:
+        reduction.close()
+    return totals
+
+
+def played(
+    folder: Path, codec: AbstractCodec, workers: int, hosts: str = "", transport: Any = "shm", dies: DiesAt = nobody
+) -> tuple[list[list[bytes]], list[list[int]]]:
+    """What the survivors found, and of which slots each was told that their residuals are lost."""
+    folder.mkdir(exist_ok=True)
+    crew = Crew(folder, workers, transport, hosts=hosts)
+    losses: dict[str, list[int]] = {mate.id: [] for mate in crew.mates.values()}
+    try:
+        found = crew.play_alike(lambda mate: train(mate, codec, dies, losses[mate.id]))
+    finally:
+        crew.close()
+    survivors = [totals for totals in found.values() if totals != DEAD]
+    assert all(isinstance(totals, list) for totals in survivors), survivors
+    assert survivors == [survivors[0]] * len(survivors)
+    return survivors[0], [losses[f"worker-{number}"] for number, totals in found.items() if totals != DEAD]
+
+
+def once(member: str, step: int) -> DiesAt:
+    """A worker dies as soon as it has something to compute in this step or later."""
+    return lambda me, at, piece: me == member and at >= step
+
+
+@CODECS
+def test_what_is_left_out_comes_later(tmp_path: Path, codec: AbstractCodec) -> None:
+    """The witness: each piece's gradients through the codec, one piece after another."""
+    totals, _ = played(tmp_path, codec, 1)
+    states: dict[int, Any] = {}
+    for step in range(STEPS):
+        pieces = PIECES if step != 3 else 3
+        sums = [np.zeros((90, 100), np.float32), np.zeros(10, np.float32)]
+        for piece in range(pieces):
+            arrays = Task("witness", step, nobody).compute(piece, 0, 1)[:2]
+            sent, states[piece] = codec.encode(arrays, states.get(piece))
+            codec.add(sent, sums)
+        assert [total.tobytes() for total in sums] == totals[step][:2]
+
+
+@CODECS
+@pytest.mark.parametrize(
+    ("workers", "hosts", "transport"), [(2, "", "shm"), (3, "", "tcp"), (4, "aabb", "shm"), (3, "aba", "shm")]
+)
+def test_any_number_of_workers_on_any_hosts_find_the_same_bits(
+    tmp_path: Path, codec: AbstractCodec, workers: int, hosts: str, transport: str
+) -> None:
+    alone, _ = played(tmp_path / "one", codec, 1)
+    assert played(tmp_path, codec, workers, hosts, transport) == (alone, [[]] * workers)
+
+
+@pytest.mark.parametrize(("workers", "hosts"), [(3, ""), (4, "aabb"), (2, "")])
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_a_killed_worker_takes_no_residual_with_it(tmp_path: Path, workers: int, hosts: str, step: int) -> None:
+    alone, _ = played(tmp_path / "one", TOPK, 1)
+    found, lost = played(tmp_path, TOPK, workers, hosts, dies=once("worker-1", step))
+    assert found == alone
+    assert lost == [[]] * (workers - 1)
+
+
+def test_the_residuals_of_a_lost_host_are_zero_for_everybody_and_that_is_told(tmp_path: Path) -> None:
+    alone, _ = played(tmp_path / "one", TOPK, 1)
+    found, lost = played(tmp_path, TOPK, 3, "aab", dies=once("worker-2", 2))
+    assert found[:2] == alone[:2]
+    assert found[2][0] != alone[2][0]
+    assert lost[0]
+    assert lost == [lost[0]] * 2
+
+
+def test_the_control_residuals_that_stay_with_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As other systems have it: the bits depend on who computed what, and the tests above would see it."""
+    own: dict[int, list[Array]] = {}  # by worker
+
+    def begin(self: Residuals, slot: int) -> tuple[list[Array] | None, list[Array]]:
+        before = own.get(id(self))
+        own[id(self)] = [np.zeros(size, np.float32) for size in self._sizes]
+        return before, own[id(self)]
+
+    monkeypatch.setattr(Residuals, "begin", begin)
+    monkeypatch.setattr(Residuals, "end", lambda self, slot: None)
+    one, two = (played(tmp_path / str(workers), TOPK, workers)[0] for workers in (1, 2))
+    assert one != two
