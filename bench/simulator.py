@@ -1,4 +1,4 @@
-"""How many runs of the simulators one core plays in a minute: the goal is at least 1,000 of each.
+"""How many runs of the simulator one core plays in a minute: the goal is at least 1,000 in each mode.
 
 python bench/simulator.py [--runs 200] > simulator.json
 """
@@ -20,8 +20,6 @@ from tests.simulator.elastic import play as play_elastic
 from tests.simulator.elastic import random_plan as elastic_plan
 from tests.simulator.paced_plans import random_paced
 from tests.simulator.plan import Plan
-from tests.store.plans import random_plan as store_plan
-from tests.store.simulation import play as play_store
 
 GOAL = 1000
 
@@ -31,11 +29,10 @@ def on_servers(seed: int) -> Plan:
 
 
 SLICES = 8
-SIMULATORS: dict[str, Callable[[int], object]] = {
+MODES: dict[str, Callable[[int], object]] = {
     "training with all-reduce": lambda seed: play_elastic(elastic_plan(seed)),
     "parameter servers, at each worker's own pace": lambda seed: play_elastic(random_paced(seed)),
     "parameter servers, all together": lambda seed: play_elastic(on_servers(seed)),
-    "the store's decisions alone": lambda seed: play_store(store_plan(seed)),
 }
 
 
@@ -53,13 +50,13 @@ def measure(play: Callable[[int], object], runs: int) -> Facts:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--runs", type=int, default=200, help="in all, of each simulator")
+    options.add_argument("--runs", type=int, default=200, help="in all, of each mode")
     given = options.parse_args()
     watch = Watch()
-    found = {name: measure(play, max(1, given.runs // SLICES)) for name, play in SIMULATORS.items()}
-    table = [["simulator", "runs a minute", "goal"]]
+    found = {name: measure(play, max(1, given.runs // SLICES)) for name, play in MODES.items()}
+    table = [["mode", "runs a minute", "goal"]]
     table += [[name, f"{facts['runs_a_minute']['median']:,.0f}", f"{GOAL:,}"] for name, facts in found.items()]
-    report({"bench": "simulator", "simulators": found, **watch.facts(["numpy", "msgspec"])}, table)
+    report({"bench": "simulator", "modes": found, **watch.facts(["numpy", "msgspec"])}, table)
 
 
 if __name__ == "__main__":

@@ -488,22 +488,31 @@ class Simulation:
         """At their own pace: something must be left to go on with: a worker, and one of every shard."""
         if not self.plan.at_own_pace:
             return True
-        processes = self.world.processes
-        here = {id for id in self._places if processes[id].alive and not processes[id].paused} - {name}
+        here = self._here() - {name}
         if self.view is None or not any(worker.id in here for worker in self.view.workers):
             return False
-        if self.plan.setbacks or self.placement is None:
+        placement = self.placement if self.coordinator.alive else self._written_placement()
+        if self.plan.setbacks or placement is None:
             return self._left > 0 or any(role_of(id) == "server" for id in here)
-        return _covers(self.placement, here)
+        return _covers(placement, here)
+
+    def _here(self) -> set[str]:
+        """Who lives, and is not stopped for so long that it is given up."""
+        processes = self.world.processes
+        return {id for id in self._places if processes[id].alive and not (processes[id].paused and id in self.harmed)}
 
     def _may_crash(self) -> bool:
         """The next one must not believe, of a shard, that all who have it are lost."""
         if not self.plan.at_own_pace or self.plan.setbacks or self.coordinator.director is None:
             return True
+        placement = self._written_placement()
+        return placement is None or _covers(placement, self._here())
+
+    def _written_placement(self) -> Placement | None:
+        """As the next coordinator is going to know it."""
         recalled = recall(list(entries(self.log)))
         training = ObservedDirector(LEASE, recalled.service, None).training if recalled is not None else None
-        here = {id for id in self._places if self.world.processes[id].alive and not self.world.processes[id].paused}
-        return training is None or training.placement is None or _covers(training.placement, here)
+        return training.placement if training is not None else None
 
     def _fire(self, fault: Fault) -> None:
         if fault.kind == "standby":

@@ -36,6 +36,7 @@ from .wrong import Wrong
 if TYPE_CHECKING:
     from .elastic import Simulation
 
+SETTLES = 1.0  # seconds in which every shard gets all its copies, once nobody comes or goes any more
 Applied = tuple[tuple[Batch, str], ...]  # batches in their order, and who has computed each
 
 
@@ -63,6 +64,11 @@ class ShardHistory:
             shard: set() for shard in shards
         }  # may be in weights that a shard got back
         self._grants: dict[tuple[str, int], Grant] = {}  # worker, turn
+        self._begun: set[tuple[str, int]] = set()  # worker, turn
+        self._holders: tuple[object, ...] = ()  # who is there, and who holds what; as it was last
+        self._settled_at = 0.0  # when that changed last
+        self._closed_at = 0.0
+        self._copies_due = 0
         self._over: dict[int, dict[int, set[Batch]]] = {}  # epoch -> by shard: what must be in the weights at its end
         self._written = (0, Tally())
         self._primaries: dict[int, list[tuple[str | None, int]]] = {}  # of each view
@@ -190,6 +196,12 @@ class ShardHistory:
         if (before := self._grants.setdefault((state.me, grant.turn), grant)) != grant:
             raise self._wrong(f"{state.me} was granted {before}, and now {grant} too")
 
+    def begins(self, worker: str, turn: int) -> None:
+        """A worker begins what it was granted. A grant that is told again is not computed again."""
+        if (worker, turn) in self._begun:
+            raise self._wrong(f"{worker} begins what it was granted as turn {turn} once more")
+        self._begun.add((worker, turn))
+
     def is_at(self, worker: str, epoch: int, updates: int) -> None:
         self.busiest[worker, epoch] = max(updates, self.busiest[worker, epoch])
 
@@ -236,11 +248,12 @@ class ShardHistory:
 
     # The director -------------------------------------------------------------------------------------
 
-    def directed(self, training: Training | None, wishes: Sequence[Wish]) -> None:
-        """The director has decided this."""
+    def directed(self, training: Training | None, servers: Collection[str], wishes: Sequence[Wish]) -> None:
+        """The director has decided this. `servers`: who could hold something."""
         if training is not None:
             self.training = training
             self._placed_anew(training.placement)
+            self._look_who_holds(training.placement, servers)
         for wish in wishes:
             match wish:
                 case SayToUser(text):
@@ -263,6 +276,13 @@ class ShardHistory:
             known = [applied for (of, _), applied in self._applied.items() if of == shard]
             self._again[shard] |= {batch for applied in known for batch, _ in applied}
             self._acknowledged[shard] = set()
+
+    def _look_who_holds(self, placement: Placement | None, servers: Collection[str]) -> None:
+        self._closed_at = self._sim.world.time
+        holders = (placement.views if placement is not None else None, *servers)
+        if holders != self._holders:
+            self._holders, self._settled_at = holders, self._closed_at
+            self._copies_due = min(self._sim.plan.replicas, len(servers))
 
     @property
     def counted(self) -> list[Batch]:
@@ -320,6 +340,9 @@ class ShardHistory:
             due = [b for b in every if (b in needed and b not in self.gone[view.shard]) or b in applied]
             if sorted(set(applied)) != due or (applied != due and not self._again[view.shard]):
                 raise self._wrong(f"shard {view.shard} has applied {applied}, expected every batch once")
+            has_settled = self._closed_at - self._settled_at > SETTLES
+            if has_settled and len(view.backups) + 1 < self._copies_due:
+                raise self._wrong(f"shard {view.shard} has too few copies that may be promoted: {view}")
             digests = {state.digest() for state in states}
             if len(digests) > 1:
                 raise self._wrong(f"the replicas of shard {view.shard} differ on {[server.me for server in holders]}")
@@ -389,12 +412,19 @@ class ObservedWorkerState(WorkerState):
     def __init__(self, role: WorkerRole) -> None:
         super().__init__(role)
         self.me = role.me
+        self._reads = -1  # the turn of the grant that it reads
         self._history = history()
 
     def read(self, message: Message) -> list[WorkerDecision]:
         if self._history is not None and isinstance(message, Grant):
             self._history.granted(self, message)
+            self._reads = message.turn
         return super().read(message)
+
+    def _begin(self, batch: Batch, number: int, view: int) -> None:
+        if self._history is not None:
+            self._history.begins(self.me, self._reads)
+        super()._begin(batch, number, view)
 
     def hear(self, server: str, message: Message, beside: Sequence[Any]) -> list[WorkerDecision]:
         told = self._history if self.placement is not None else None
@@ -437,7 +467,7 @@ class ObservedDirector(Director):
 
     def _tell(self, wishes: list[Wish]) -> list[Wish]:
         if self._history is not None:
-            self._history.directed(self._state.training, wishes)
+            self._history.directed(self._state.training, self._state.servers, wishes)
         return wishes
 
 

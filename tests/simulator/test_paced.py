@@ -106,6 +106,40 @@ def test_a_flipped_bit_is_named_and_healed(seed):
     assert any(f"the copy of shard {seed % 2} on server-" in text for text in run.history.said)
 
 
+def test_servers_that_come_get_their_part():
+    comes = (fault("standby", "server", "Push", 20), fault("standby", "server", "Push", 40))
+    dawdle = fault("dawdle", "worker-0", "Finish", 30, seconds=2.5)
+    run = play(paced(1, shards=4, epochs=4, bound=None, faults=(*comes, dawdle)))
+    placement = run.history.placement
+    assert [sum(id in view.holders for view in placement.views) for id in placement.servers] == [2, 2, 2, 2]
+
+
+def test_a_coordinator_dies_again_and_again():
+    crashes = tuple(fault("coordinator", mark="written", nth=4 + 5 * n, seconds=0.02) for n in range(12))
+    run = play(paced(1, epochs=3, late=0.05, faults=crashes))
+    assert len(run.fired) >= 10
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_coordinator_dies_together_with_a_server_and_a_worker(seed):
+    """Who is gone is found lost by the next one."""
+    faults = (
+        fault("coordinator", mark="Finish", nth=15 + seed, seconds=0.1),
+        fault("kill", "primary", "Finish", 15 + seed, delay=0.01 * seed),
+        fault("kill", "worker-1", "Finish", 15 + seed, delay=0.01 * seed),
+    )
+    run = play(paced(seed, servers=3, epochs=3, restarts=2, late=0.05, faults=faults))
+    assert sorted(run.fired) == ["coordinator", "kill", "kill"]
+    assert "worker-1" not in [worker.id for worker in run.view.workers]
+
+
+def test_without_a_coordinator_nobody_waits_for_it_until_there_is_nothing_left_to_do():
+    undisturbed = play(paced(1, batches=40))
+    run = play(paced(1, batches=40, faults=(fault("coordinator", mark="Grant", nth=20, seconds=0.05),)))
+    assert run.fired == ["coordinator"]
+    assert run.over_at - undisturbed.over_at < 0.2
+
+
 @pytest.mark.parametrize("mark", ["written", "ShardsPlaced", "Grant", "EpochOver", "TrainingClosed"])
 def test_a_coordinator_dies_before_or_in_the_middle_of_telling(mark):
     """The next one tells what it had to tell, to each of those who should have had it."""
