@@ -1345,6 +1345,17 @@ def test_who_was_lost_before_stays_outside_and_who_does_not_come_again_is_lost()
     assert ids(after.membership.view) == ["worker-0"]
 
 
+def test_who_was_started_as_the_coordinator_died_may_come_before_the_launcher_has_said_so():
+    """Over the same few milliseconds it hears of it from both; the first asks again, and is not sent away."""
+    after = restored(Scene(3, least=1))
+    assert after.say(3, Join(member(3), IDENTITY)) == [HangUp(4)]
+    after.happen(Started("worker-3"))
+    decisions = after.say(3, Join(member(3), IDENTITY))
+    assert ViewChange(after.membership.view) in told(decisions, 4)
+    (refusal,) = told(after.say(4, Join(member(4), IDENTITY), after=60.0), 5)
+    assert refusal.reason is RefusalReason.UNKNOWN_MEMBER  # nobody has started it
+
+
 def test_nothing_is_written_down_before_there_is_a_view():
     assert Scene(2, joined=False, least=1).membership.record() is None
 

@@ -131,6 +131,7 @@ class Membership:
         self._deadlines = config.deadlines
         self._most = config.workers
         self._started = now
+        self._hears_until = now  # of one that took over: until when the launcher may still say whom it has started
         servers = config.servers.count if config.servers is not None else 0
         expected = (*(f"worker-{n}" for n in range(config.workers)), *(f"server-{n}" for n in range(servers)))
         self._members = {id: MemberState(heard=now) for id in expected}
@@ -180,6 +181,7 @@ class Membership:
         self._finished = dict.fromkeys(finished)
         self._owed = record.owed
         self._losses_before = record.losses
+        self._hears_until = now + self._deadlines.connect
         return self
 
     def record(self) -> MembershipRecord | None:
@@ -321,6 +323,8 @@ class Membership:
                 return [*posts]
             late = (ViewChange(self.view), Candidates(self._offered))
             return [*posts, *self._tell_results(link), *(Tell((link,), message) for message in late)]
+        if refusal.reason is RefusalReason.UNKNOWN_MEMBER and now < self._hears_until:
+            return [HangUp(link)]  # it comes again, and by then the launcher has told who it is
         if refusal.reason is RefusalReason.UNLIKE:
             self._judge.note(member.id, Unlike(refusal.text), now)
         return [Tell((link,), refusal), HangUp(link)]
