@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.checkpoint.scene import write
 from shoal.cluster.process_limits import check_processes
 from shoal.config import Devices, Saving, Servers
 from shoal.errors import UsageError
+from shoal.launch import environment
 from shoal.launch.devices.inventory import DeviceKind, Inventory
 from shoal.launch.plan import THIS_HOST, make_plan
 from shoal.launch.request import LaunchRequest
@@ -405,3 +407,14 @@ def test_several_devices_in_a_worker_are_a_mesh_on_jax(script, environ):
 def test_a_mesh_that_can_not_be_is_refused_before_anything_starts(script, environ, options, says):
     with pytest.raises(UsageError, match=says):
         make_plan(LaunchRequest(2, script, **options), environ, CORES)
+
+
+def test_a_cluster_of_tensorflow_that_is_left_over_is_named_and_kept_from_workers(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    script = str(tmp_path / "train.py")
+    left = {**os.environ, "TF_CONFIG": "{}"}
+    plan = make_plan(LaunchRequest(workers=2, script=script, backend="jax"), left, (0, 1))
+    assert "TF_CONFIG" not in plan.workers[0].environment
+    assert environment.left_over(left).startswith("TF_CONFIG is set; workers do not see it")
+    alone = make_plan(LaunchRequest(workers=1, script=script, backend="jax"), left, (0, 1))
+    assert alone.workers[0].environment["TF_CONFIG"] == "{}", "one worker is plain Keras"

@@ -29,10 +29,22 @@ KEEP_MEMORY = {
 }
 
 
+# With it TensorFlow starts a cluster of its own as soon as it is imported, and fails where that does not fit.
+_OF_A_CLUSTER = "TF_CONFIG"
+
+
+def left_over(environ: Mapping[str, str]) -> str:
+    """What the user should know about variables that workers do not get; empty if there are none."""
+    if _OF_A_CLUSTER not in environ:
+        return ""
+    return f"{_OF_A_CLUSTER} is set; workers do not see it, since TensorFlow would start a cluster of its own"
+
+
 def of_worker(environ: Mapping[str, str], threads: int, confined: bool, seed: int) -> dict[str, str]:
     """The launcher's environment and what this worker needs on top. `confined`: set its threads."""
     environment = dict(environ)
     if confined:
+        environment.pop(_OF_A_CLUSTER, None)
         environment |= dict.fromkeys(_THREAD_VARIABLES, str(threads))
         environment = KEEP_MEMORY | environment  # what the user set counts more
         # The order of a set of strings must not differ between workers: it may be a vocabulary's.

@@ -18,7 +18,7 @@ from shoal.checkpoint.claims import claim
 from shoal.cluster import folders
 from shoal.cluster.messages import End
 from shoal.errors import UsageError
-from shoal.launch import logs, report
+from shoal.launch import environment, logs, report
 from shoal.launch.companion import Companion
 from shoal.launch.devices.reading import read_inventory
 from shoal.launch.live_line import LiveLine
@@ -86,6 +86,8 @@ def launch(
         config.save(folder)
         with _written(JoinToken(config.run, key, pin), plan.token):
             print(report.opening(config), file=sys.stderr, flush=True)
+            if not config.is_plain and (text := environment.left_over(environ)):
+                say(text)
             try:
                 end = supervise(plan, folder, logs_folder, environ, claimed, hosted)
             finally:
