@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from shoal.cluster.figures import figures, named_figures, point
-from shoal.cluster.messages import Answer, CheckpointRequest, MemberStatus, StatusReply
+from shoal.cluster.member_state import MemberState
+from shoal.cluster.messages import Answer, CheckpointRequest, JoinerPlace, MemberStatus, PlaceRequest, StatusReply
 from shoal.cluster.requests import RunAsked, decide
 from shoal.cluster.view import Member, View
 from shoal.config import RunConfig, Saving
@@ -28,6 +29,20 @@ def test_a_checkpoint_is_granted_where_checkpoints_are_written_and_the_run_goes_
         assert not refused.saves
         assert isinstance(refused.answer, Answer)
         assert not refused.answer.ok
+
+
+def test_who_is_expected_gets_its_own_place_before_the_run_begins_and_nobody_else_does() -> None:
+    config = RunConfig("r", 2, 1, "jax", "t.py", least=1)
+    came = Member("worker-0", "worker", 1, "h", "m", "unix:x")
+    members = {"worker-0": MemberState(member=came), "worker-1": MemberState()}
+    forming = RunAsked(config, members, None, False, 2)
+    assert decide(PlaceRequest("worker-1"), forming).answer == JoinerPlace("worker-1", config)
+    for other in ("", "worker-0", "worker-2"):
+        answer = decide(PlaceRequest(other), forming).answer
+        assert isinstance(answer, Answer)
+        assert answer.again, "one who has it already, or who was never expected, waits until the run has begun"
+    begun = RunAsked(config, {**members, "worker-1": MemberState(left=True)}, View.of(1, [came], True, 0), False, 2)
+    assert decide(PlaceRequest("worker-1"), begun).answer == JoinerPlace("worker-1000", config), "as a newcomer"
 
 
 def worker(number: int, state: str, rate: float, waits: float, loss: float) -> MemberStatus:

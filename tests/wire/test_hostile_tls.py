@@ -20,6 +20,7 @@ from shoal.errors import BadFrame, PeerClosed, PeerTimeout, Refused, RunEnded, U
 from shoal.wire import Connection, Handshake, Listener, RunCertificate, RunKey, Wakeup, connect
 from shoal.wire.addresses import TlsAddress, parse
 from shoal.wire.certificates import Pin
+from shoal.wire.connection import learn_pin
 from shoal.wire.listener import _MAX_STRANGERS
 from shoal.wire.tls import TlsChannel, connecting_context, listening_context
 
@@ -585,3 +586,26 @@ def test_a_frame_that_announces_too_much_is_refused_before_anything_is_allocated
 def test_a_pin_has_one_size() -> None:
     with pytest.raises(UsageError, match="32 bytes, not 3"):
         Pin(b"abc")
+
+
+def test_a_pin_is_learnt_only_from_who_holds_the_key(door: Door) -> None:
+    """`shoal worker` has a secret and no ticket. Somebody in between relays all, with another certificate."""
+    where = parse(door.address)
+    assert isinstance(where, TlsAddress)
+    assert learn_pin(where.place, door.key, soon()) == CERTIFICATE.pin
+    door.admitted.get(timeout=10).close()
+    with pytest.raises(Refused, match="does not hold this run's key"):
+        learn_pin(where.place, RunKey.new(), soon())
+
+    def carry(near: socket.socket, far: socket.socket) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        with listening_context(OTHER).wrap_socket(near, server_side=True) as victim, context.wrap_socket(far) as target:
+            target.sendall(victim.recv(40))
+            victim.sendall(target.recv(72))
+            said(victim)
+
+    with in_between(door, carry) as port, pytest.raises(Refused, match="does not hold this run's key"):
+        learn_pin(f"tls:127.0.0.1:{port}", door.key, soon())
+    assert door.lets_members_in()

@@ -19,6 +19,7 @@ _FILES = {
     "run": "run",
     "join": "join",
     "agent": "agent",
+    "worker": "worker",
     "scale": "drain",
     "drain": "drain",
     "status": "status",

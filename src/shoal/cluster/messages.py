@@ -251,6 +251,8 @@ class CheckpointRequest(Message, frozen=True):
 class PlaceRequest(Message, frozen=True):
     """Joining host -> coordinator: one more worker could come. Answered with Place or Answer."""
 
+    member: str = ""  # the place of one who is expected and has not come; empty: any
+
 
 class JoinerPlace(Message, frozen=True):
     """Coordinator -> joining host: the worker's id and the run's settings."""

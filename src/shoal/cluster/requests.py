@@ -62,6 +62,8 @@ def decide(request: AnyRequest, run: RunAsked) -> Granted:
     """What to make of a request."""
     if run.is_over:
         return _refuse(run, "the run is over")
+    if isinstance(request, PlaceRequest) and _is_awaited(request.member, run):
+        return Granted(JoinerPlace(request.member, run.config), run.most)
     if run.view is None:
         return Granted(Answer(False, "the run has not begun yet", again=True), run.most)
     match request:
@@ -73,6 +75,12 @@ def decide(request: AnyRequest, run: RunAsked) -> Granted:
             return _scale(workers, run.view, run)
         case CheckpointRequest():
             return _save(run)
+
+
+def _is_awaited(id: str, run: RunAsked) -> bool:
+    """Whether this member was planned from the start, and nobody has come in its place yet."""
+    state = run.members.get(id)
+    return state is not None and number_of(id) < run.config.workers and state.member is None and state.counts
 
 
 def _place(run: RunAsked) -> Granted:

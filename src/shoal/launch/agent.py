@@ -42,6 +42,8 @@ class HostPart:
     max_restarts: int
     key: RunKey
     address: str  # where the coordinator listens
+    first_slot: int = 0  # of this host, where other agents have some
+    slots: int | None = None  # of all of them together; None: it has all
 
 
 def attend(
@@ -79,16 +81,17 @@ def plans_of(part: HostPart, environ: Mapping[str, str], cores: Sequence[int]) -
     """Of its workers: each with cores of its own, if there are enough, and as many devices as the run's others have."""
     config = part.config
     own = environment.of_worker({**environ, BACKEND: config.backend}, config.threads, True, config.seed)
-    pinned = len(part.members) * config.threads <= len(cores)
+    slots = part.slots or len(part.members)
+    pinned = slots * config.threads <= len(cores)
     inventory = for_backend(read_inventory(environ), config.backend, environ)
-    given = assign_like(config.devices, inventory, len(part.members), config.backend)
+    given = assign_like(config.devices, inventory, slots, config.backend)
     return [
         ProcessPlan(
             id,
             share(tuple(cores), config.threads, number) if pinned else (),
             own | environment_of(given, number, inventory, environ),
         )
-        for number, id in enumerate(part.members)
+        for number, id in enumerate(part.members, part.first_slot)
     ]
 
 

@@ -40,7 +40,7 @@ def join(request: JoinRequest, environ: Mapping[str, str], cores: Sequence[int])
     check_processes(f"-n {request.workers}", request.workers, len(cores))
     script = ScriptHere(find_script(request.script, request.is_module), request.arguments, request.is_module)
     token = JoinToken.load(request.token)
-    asker = PlaceAsker(request.address, token, script, request.host)
+    asker = PlaceAsker(request.address, token.key, token.pin, script, request.host)
     places = [asker.ask(patient=False) for _ in range(request.workers)]
     members = tuple(place.member for place in places)
     part = HostPart(places[0].config, members, request.max_restarts, token.key, asker.address)

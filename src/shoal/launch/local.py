@@ -65,16 +65,20 @@ def start(request: LaunchRequest, environ: Mapping[str, str], cores: tuple[int, 
 
 
 def launch(
-    plan: LaunchPlan, environ: Mapping[str, str], claimed: int | None = None, hosted: HostedRun | None = None
+    plan: LaunchPlan,
+    environ: Mapping[str, str],
+    claimed: int | None = None,
+    hosted: HostedRun | None = None,
+    key: RunKey | None = None,
 ) -> Ended:
     """Run it to its end. `claimed`: the lock on the folder of its checkpoints, which is held as long as it lives.
 
-    `hosted`: its part on other hosts, if it has one.
+    `hosted`: its part on other hosts, if it has one. `key`: the one that others have already; None: a new one.
     """
     config = plan.config
     logs_folder = logs.prepare(Path(config.logs), prune=Path(config.logs).name == config.run)
     with folders.create(folders.home(environ), config.run) as folder:
-        key = RunKey.new()
+        key = key or RunKey.new()
         key.save(folder / "key")
         address = config.address or folders.coordinator_address(folder)
         certificate = folders.certificate(folder, address)
@@ -110,7 +114,9 @@ def supervise(
     config = plan.config
     kept_logs = logs.Logs(logs_folder, say)
     supervision = Supervision(plan.members, plan.max_restarts, SAVING if config.saving is not None else ENDING)
-    members = [*(member.id for member in plan.members), *(hosted.members if hosted is not None else ())]
+    # All that are expected, those of other hosts too: whoever is started later gets another number.
+    expected = (f"worker-{number}" for number in range(config.workers))
+    members = list(dict.fromkeys([*expected, *(member.id for member in plan.members)]))
     with (
         closing(HeardSignals()) as signals,
         closing(KeptFolder(folder)) as kept,

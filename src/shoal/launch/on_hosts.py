@@ -66,11 +66,6 @@ class HostedRun:
         self._agents = agents
         self._joined: AgentsCoordination | None = None
 
-    @property
-    def members(self) -> list[str]:
-        """Those on other hosts."""
-        return [id for ids in self._placement.elsewhere.values() for id in ids]
-
     def order(self, plan: LaunchPlan, key: RunKey, pin: Pin, probe: Listener) -> None:
         """Give each agent its part. UsageError names the hosts that can't reach the coordinator's address."""
         assert plan.config.address is not None

@@ -16,8 +16,9 @@ from shoal.errors import UsageError, WireError
 from shoal.launch.outputs import say
 from shoal.wire import names
 from shoal.wire.addresses import TlsAddress, parse
-from shoal.wire.connection import Connection, connect
-from shoal.wire.join_token import JoinToken
+from shoal.wire.certificates import Pin
+from shoal.wire.connection import Connection, connect, learn_pin
+from shoal.wire.keys import RunKey
 
 _REACH_WITHIN = 20.0  # seconds
 _AGAIN = 1.0  # seconds between two attempts to come back
@@ -35,19 +36,26 @@ class ScriptHere:
 class PlaceAsker:
     """`host`: of this machine, for the other workers; None: the one that reaches the coordinator."""
 
-    def __init__(self, where: str, token: JoinToken, script: ScriptHere, host: str | None) -> None:
-        """`where`: HOST:PORT of the coordinator. A name is looked up each time: it may mean another address later."""
+    def __init__(self, where: str, key: RunKey, pin: Pin | None, script: ScriptHere, host: str | None) -> None:
+        """`where`: HOST:PORT of the coordinator. A name is looked up each time: it may mean another address later.
+
+        `pin`: of its certificate; None: whoever listens there and holds the key is the one.
+        """
         self.where = where
         self._name, self._port = names.host_and_port(where)
-        self._token = token
+        self._key = key
+        self._pin = pin
         self._script = script
         self._host = names.own_address(host) if host is not None else None
         self._config: RunConfig | None = None
         self.address = ""  # that has led there
 
-    def ask(self, patient: bool) -> JoinerPlace:
-        """A place, with the run's settings as they are on this host. Patient: as long as the run can't be reached."""
-        place, host = self._ask_for_place(patient)
+    def ask(self, patient: bool, member: str = "", within: float = _REACH_WITHIN) -> JoinerPlace:
+        """A place, with the run's settings as they are on this host. Patient: as long as the run can't be reached.
+
+        `member`: the place to have, if the run expects somebody there.
+        """
+        place, host = self._ask_for_place(patient, member, within)
         config = msgspec.structs.replace(
             place.config,
             script=self._script.path,
@@ -64,13 +72,13 @@ class PlaceAsker:
         assert self._config is not None
         say(f"joining run {self._config.run} at {self.where} as {', '.join(members)}")
 
-    def _ask_for_place(self, patient: bool) -> tuple[JoinerPlace, str]:
+    def _ask_for_place(self, patient: bool, member: str, within: float) -> tuple[JoinerPlace, str]:
         """A place in the run, and this machine's address as the coordinator's host sees it."""
-        deadline = Deadline.after(_REACH_WITHIN)
+        deadline = Deadline.after(within)
         while True:
             try:
-                with closing(self.connect(deadline)) as connection:
-                    answer = _ask(connection, deadline)
+                with closing(self.connect(Deadline.after(min(_REACH_WITHIN, deadline.left())))) as connection:
+                    answer = _ask(connection, member, deadline)
                     if isinstance(answer, JoinerPlace):
                         return answer, connection.local_host()
             except WireError as error:
@@ -95,14 +103,15 @@ class PlaceAsker:
     def _connect_to(self, ip: str, deadline: Deadline) -> Connection:
         where = parse(f"tcp:{names.joined(ip, self._port)}")
         if isinstance(where, TlsAddress):
-            where = TlsAddress(where.host, where.port, self._token.pin)
-        connection = connect(str(where), self._token.key, FROM_COORDINATOR, deadline)
+            pin = self._pin or learn_pin(str(where), self._key, deadline)
+            where = TlsAddress(where.host, where.port, pin)
+        connection = connect(str(where), self._key, FROM_COORDINATOR, deadline)
         self.address = str(where)
         return connection
 
 
-def _ask(connection: Connection, deadline: Deadline) -> JoinerPlace | Answer:
-    connection.send(PlaceRequest(), deadline=deadline)
+def _ask(connection: Connection, member: str, deadline: Deadline) -> JoinerPlace | Answer:
+    connection.send(PlaceRequest(member), deadline=deadline)
     answer = connection.receive(deadline)
     if isinstance(answer, JoinerPlace | Answer):
         return answer

@@ -215,7 +215,7 @@ def _goes_on(request: LaunchRequest) -> bool:
     """Whether the run goes on after a loss. One worker without servers does not, unless others may join: it is plain
     Keras.
     """
-    joined = request.key_file is not None or request.hosts is not None
+    joined = request.key_file is not None or request.hosts is not None or request.is_task
     several = request.workers > 1 or request.strategy == "ps" or joined
     return not request.fail_fast and several
 
@@ -363,7 +363,7 @@ def _host(request: LaunchRequest) -> str:
     where = parse_address(f"tcp:{request.address}")
     assert not isinstance(where, UnixAddress)
     if isinstance(where, TlsAddress):
-        if request.key_file is None and request.hosts is None:
+        if request.key_file is None and request.hosts is None and not request.is_task:
             raise UsageError(
                 f"--address {request.address} can be reached from other hosts: name a --key-file for those who join."
             )

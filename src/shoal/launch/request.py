@@ -50,6 +50,7 @@ class LaunchRequest:
     live: bool = False  # show how it goes on
     dashboard: int | None = None  # the port of the run's page; 0: a free one
     hosts: tuple[HostSlots, ...] | None = None  # None: this one
+    is_task: bool = False  # one of several that somebody else has started: the others will come
     by_srun: bool = False  # they are nodes of a Slurm allocation
     sync: bool = False  # copy the script's folder to them
     remote_python: str | None = None  # the one that has Shoal there

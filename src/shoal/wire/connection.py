@@ -16,6 +16,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from shoal.clock import Deadline
@@ -395,6 +396,31 @@ def connect(
         raise
 
 
+def learn_pin(address: str, key: RunKey, deadline: Deadline) -> Pin:
+    """Of the certificate that is shown at a `tls:` address by somebody who holds the key. Raises as `connect` does.
+
+    The proofs cover the certificate that each side sees. Whoever sits in between with another one can't pass them on.
+    """
+    where = addresses.parse(address)
+    assert isinstance(where, addresses.TlsAddress)
+    name = where.place
+    sock = socket.socket(where.family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    with closing(sock):
+        try:
+            _dial(sock, where, name, deadline, None)
+            channel = _secure(sock, None, name, deadline, None)
+            pin = channel.shown()
+            handshake = Handshake(key, connects=True, binding=pin.digest)
+            channel.send(handshake.first(), _NOSIGNAL)
+            while not handshake.done:
+                answer = handshake.feed(_read_exactly(channel, handshake.wants, name, deadline, None))
+                if answer:
+                    channel.send(answer, _NOSIGNAL)
+        except OSError as error:
+            raise PeerClosed(name, f"no connection to {name}: {error.strerror or error}") from error
+    return pin
+
+
 def _expected_pin(where: addresses.TlsAddress, pin: Pin | None) -> Pin:
     """The pin that decides, of those that the caller and the address name."""
     expected = pin or where.pin
@@ -415,8 +441,8 @@ def _expected_pin(where: addresses.TlsAddress, pin: Pin | None) -> Pin:
     return expected
 
 
-def _secure(sock: socket.socket, pin: Pin, name: str, deadline: Deadline, wake: Wakeup | None) -> TlsChannel:
-    """TLS over this socket, with whoever holds the certificate that has this pin."""
+def _secure(sock: socket.socket, pin: Pin | None, name: str, deadline: Deadline, wake: Wakeup | None) -> TlsChannel:
+    """TLS over this socket, with whoever holds the certificate that has this pin; None: with anybody."""
     from shoal.wire.tls import TlsChannel, connecting_context
 
     channel = TlsChannel(sock, connecting_context(), connects=True)
@@ -425,7 +451,8 @@ def _secure(sock: socket.socket, pin: Pin, name: str, deadline: Deadline, wake: 
             # Asked each time: somebody who keeps talking must not keep us here.
             if deadline.passed() or not wait(sock.fileno(), READABLE, deadline, wake):
                 raise PeerTimeout((name,), f"{name} did not finish the TLS handshake before the deadline")
-        channel.check(pin)
+        if pin is not None:
+            channel.check(pin)
     except OSError as error:
         text = f"{name} hung up during the TLS handshake ({error.strerror or error}): is it this run's listener?"
         raise PeerClosed(name, text) from error

@@ -102,6 +102,13 @@ class TlsChannel:
             raise BlockingIOError(errno.EAGAIN, "does not read the TLS handshake")
         return done
 
+    def shown(self) -> Pin:
+        """Of the certificate that the other side has shown, once the handshake is done."""
+        certificate = self._tls.getpeercert(binary_form=True)
+        if not certificate:
+            raise Refused("certificate", "the process that listens there shows no certificate")
+        return Pin.of(certificate)
+
     def check(self, pin: Pin) -> None:
         """Refused unless the other side has shown this certificate (and, by the handshake, has its private key)."""
         shown = self._tls.getpeercert(binary_form=True)

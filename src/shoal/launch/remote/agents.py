@@ -203,7 +203,7 @@ class Agents:
             if agent.listener is not None:
                 agent.listener.join(_LAST_WORDS)
             said = "\n".join(agent.said)
-            why = f"{error}." if isinstance(error, BadFrame) else ""
+            why = f"{error}. Does a start-up file of its shell print something?" if isinstance(error, BadFrame) else ""
             why = why or self._shell.explain(agent.host, agent.process.poll() or 0, said)
             return [AgentLost(agent.host, why, tuple(sorted(agent.members)))]
 
