@@ -145,6 +145,8 @@ def test_what_the_user_names_counts_more_than_an_allocation_and_one_node_is_this
     assert choose_hosts(None, NODES[:1], None) == ChosenHosts(None, False, 4)
     assert choose_hosts(None, NODES[:1], 8) == ChosenHosts(None, False, 8), "workers need not be tasks"
     assert choose_hosts(None, None, None) == ChosenHosts(None, False, 1)
+    for hosts in (named, None):
+        assert choose_hosts(hosts, None, 0).workers == 0, "which is refused, not filled in"
 
 
 def test_srun_starts_one_agent_on_one_node() -> None:

@@ -35,11 +35,16 @@ def choose_hosts(
 ) -> ChosenHosts:
     """`named`: by the user. `allocated`: by Slurm. `workers`: as the user said; they need not be tasks on one node."""
     if named is not None:
-        return ChosenHosts(named, False, workers or sum(host.slots for host in named))
+        return ChosenHosts(named, False, _or_slots(workers, named))
     if allocated is None or (len(allocated) == 1 and workers is not None):
-        return ChosenHosts(None, False, workers or 1)
-    slots = workers or sum(host.slots for host in allocated)
-    return ChosenHosts(allocated if len(allocated) > 1 else None, len(allocated) > 1, slots)
+        return ChosenHosts(None, False, 1 if workers is None else workers)
+    several = len(allocated) > 1
+    return ChosenHosts(allocated if several else None, several, _or_slots(workers, allocated))
+
+
+def _or_slots(workers: int | None, hosts: tuple[HostSlots, ...]) -> int:
+    """What the user said, be it 0, which is refused later; or as many as there is room for."""
+    return sum(host.slots for host in hosts) if workers is None else workers
 
 
 def named_hosts(hosts: str | None, hostfile: str | None) -> tuple[HostSlots, ...] | None:
