@@ -19,5 +19,5 @@ def choose_mesh(request: LaunchRequest, backend: str, given: DeviceAssignment) -
             "device would hold the whole model. Use --backend jax; or one device per worker, as -n auto has it."
         )
     if request.strategy != "allreduce":
-        raise UsageError(f"--mesh {request.mesh} is for --strategy allreduce: parameter servers update whole weights.")
+        raise UsageError(f"--mesh {request.mesh} is for --strategy allreduce, not for {request.strategy}.")
     return str(Mesh.parse(request.mesh).on(max(1, given.each)))

@@ -81,6 +81,11 @@ class _OnWorker:
             return self._together(prepared, pieces, fixed, updates)
 
     def in_stages(self, pieces: int, stages: int) -> bytes | None:
+        if self._run.mesh is not None:
+            raise CannotDistribute(
+                f"a pipeline's stages are on one device each, and this run's workers have a mesh ({self._run.mesh}). Use "
+                "--devices-per-worker 1, or train without the pipeline."
+            )
         refuse_unless_stageable(self._model, given_callbacks(self._arguments.callbacks))
         with self._prepared(pieces, staged=True) as prepared:
             model, engine, shape = self._model, engine_for(self._run, self._model), prepared.shape
