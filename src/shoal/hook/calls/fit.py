@@ -83,8 +83,8 @@ class _OnWorker:
     def in_stages(self, pieces: int, stages: int) -> bytes | None:
         if self._run.mesh is not None:
             raise CannotDistribute(
-                f"a pipeline's stages are on one device each, and this run's workers have a mesh ({self._run.mesh}). Use "
-                "--devices-per-worker 1, or train without the pipeline."
+                f"a pipeline's stages are on one device each, and this run's workers have a mesh ({self._run.mesh}). "
+                "Use --devices-per-worker 1, or train without the pipeline."
             )
         refuse_unless_stageable(self._model, given_callbacks(self._arguments.callbacks))
         with self._prepared(pieces, staged=True) as prepared:
