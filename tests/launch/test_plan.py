@@ -66,6 +66,19 @@ def test_a_plan_knows_the_hosts_of_its_members_and_where_it_pays_to_import_keras
     assert replace(plan, preloads=False).preload(THIS_HOST) is None
 
 
+@pytest.mark.parametrize(
+    ("compress", "strategy", "answer"),
+    [
+        ("zip", "allreduce", "--compress zip: there is no codec of that name; there is auto, bf16, int8"),
+        ("topk:1.5", "allreduce", "--compress topk:1.5: expected the part of all numbers that is sent"),
+        ("bf16", "pipeline", "--compress bf16: what the stages of a pipeline send each other travels as it is"),
+    ],
+)
+def test_codecs_that_make_no_sense_are_refused_before_anything_starts(script, environ, compress, strategy, answer):
+    with pytest.raises(UsageError, match=answer):
+        make_plan(LaunchRequest(2, script, backend="jax", compress=compress, strategy=strategy), environ, CORES)
+
+
 def test_standbys_are_started_beside_the_workers_and_on_cores_of_theirs(script, environ):
     plan = make_plan(LaunchRequest(2, script, backend="jax", threads=1, standby=1), environ, CORES)
     assert (plan.config.workers, plan.config.least, plan.max_restarts) == (2, 1, 3)

@@ -112,6 +112,11 @@ def make_plan(
     _check_one_of("transport", request.transport, TRANSPORTS)
     if request.compress is not None:
         parse_word(request.compress, f"--compress {request.compress}")
+        if request.strategy == "pipeline":
+            raise UsageError(
+                f"--compress {request.compress}: what the stages of a pipeline send each other travels as it is. Leave it "
+                "out, or train with --strategy allreduce."
+            )
     servers = _servers(request)
     script = find_script(request.script, request.is_module)
     environ = {**environ, BACKEND: request.backend} if request.backend else environ
