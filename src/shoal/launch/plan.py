@@ -114,8 +114,8 @@ def make_plan(
         parse_word(request.compress, f"--compress {request.compress}")
         if request.strategy == "pipeline":
             raise UsageError(
-                f"--compress {request.compress}: what the stages of a pipeline send each other travels as it is. Leave it "
-                "out, or train with --strategy allreduce."
+                f"--compress {request.compress}: what the stages of a pipeline send each other travels as it is. "
+                "Leave it out, or train with --strategy allreduce."
             )
     servers = _servers(request)
     script = find_script(request.script, request.is_module)
