@@ -1,4 +1,4 @@
-"""Trains every kind of model for a few steps and writes the hashes of their weights: `same_bits.py OUT.json`."""
+"""Trains every kind of model for a few steps and writes the hashes of their weights: `same_bits.py OUT [sliced]`."""
 
 from __future__ import annotations
 
@@ -59,19 +59,6 @@ def train(
     return {"weights": models.weights_hash(model), "history": told}
 
 
-def sliced() -> dict[str, Any]:
-    """Each worker updates a slice of the weights, in units that are small enough for everybody to have some."""
-    before = slicing.UNIT, slicing.SIZES
-    slicing.UNIT, slicing.SIZES = 2048, (1024, 2048)
-    unit_update.SIZES = slicing.SIZES
-    try:
-        with shoal.AllReduce(sliced=True).scope():
-            return {"plain": train(*CASES[0]), "adam": train(*CASES[1])}
-    finally:
-        slicing.UNIT, slicing.SIZES = before
-        unit_update.SIZES = slicing.SIZES
-
-
 def left_to_right() -> dict[str, Any]:
     """The negative control: pieces summed as they come, not along the tree."""
     tree = partial_sums.split
@@ -124,18 +111,26 @@ def loader_that_pads() -> dict[str, Any]:
     return {"weights": models.weights_hash(model)}
 
 
-def main(out: Path) -> None:
+def main(out: Path, sliced: bool) -> None:
+    """`sliced`: each worker updates a slice, in units that are small enough for everybody to have some."""
+    if sliced:
+        slicing.UNIT, slicing.SIZES = 2048, (1024, 2048)
+        unit_update.SIZES = slicing.SIZES
+    with shoal.AllReduce(sliced=sliced).scope():
+        train_all(out)
+
+
+def train_all(out: Path) -> None:
     hashes: dict[str, Any] = {"float16_with_overflow": float16_with_overflow()}
     hashes["noise_in_tests"] = noise_in_tests()
     if keras.backend.backend() == "torch":
         hashes["loader_that_pads"] = loader_that_pads()
     for case in CASES:
         hashes[case[0].__name__] = train(*case)
-    hashes["sliced"] = sliced()
     if shoal.size() == 1:
         hashes["left_to_right"] = left_to_right()
     out.mkdir(exist_ok=True)
     (out / f"{shoal.rank()}.json").write_text(json.dumps(hashes))
 
 
-main(Path(sys.argv[1]))
+main(Path(sys.argv[1]), sys.argv[2:] == ["sliced"])
