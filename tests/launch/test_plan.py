@@ -249,7 +249,10 @@ def test_modules_are_found_without_being_imported(environ, tmp_path, monkeypatch
         ({"strategy": "pipeline", "workers": 1}, "2 stages needs at least 2 workers"),
         ({"strategy": "pipeline", "workers": 2, "stages": 1}, "at least 2 stages"),
         ({"strategy": "pipeline", "workers": 2, "servers": 1}, "--servers 1 is for training with parameter servers"),
-        ({"strategy": "pipeline", "workers": 2, "compress": "bf16"}, "--compress bf16 is for --strategy allreduce"),
+        (
+            {"strategy": "pipeline", "workers": 2, "compress": "bf16"},
+            "--compress bf16: what the stages of a pipeline send each other travels as it is",
+        ),
         ({"stages": 2}, "--stages 2 goes with --strategy pipeline"),
         ({"strategy": "ps"}, "needs at least one: --servers 1"),
         ({"strategy": "ps", "servers": 0}, "needs at least one: --servers 1"),
