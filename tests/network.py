@@ -52,16 +52,3 @@ def may_make_hosts() -> bool:
             return True
     except (subprocess.CalledProcessError, OSError):
         return False
-
-
-def another_clock(ahead: int) -> list[str]:
-    """Before a command: its monotonic clock is so many seconds ahead, as that of a host that was started earlier."""
-    return ["unshare", "--time", "--monotonic", str(ahead)]
-
-
-def may_have_another_clock() -> bool:
-    try:
-        subprocess.run([*another_clock(1), "true"], check=True, capture_output=True, timeout=20)
-    except (subprocess.CalledProcessError, OSError):
-        return False
-    return True

@@ -148,11 +148,8 @@ def _lives(process: psutil.Process) -> bool:
 class Going:
     """A `shoal` command that goes on while the test looks at it, in the background, maybe on another host."""
 
-    def __init__(
-        self, trainings: Trainings, words: Sequence[object], host: str | None = None, before: Sequence[str] = ()
-    ) -> None:
-        """`before`: words of a command that executes ours."""
-        self._prefix = ["ip", "netns", "exec", host, *before] if host else []
+    def __init__(self, trainings: Trainings, words: Sequence[object], host: str | None = None) -> None:
+        self._prefix = ["ip", "netns", "exec", host] if host else []
         self._folder = trainings.folder
         self.environ = trainings.environ
         if host:

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import re
-import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
-from tests.network import FIRST, Hosts, another_clock, may_have_another_clock, may_make_hosts
-
-from shoal.observe import record_files
-from shoal.observe.phases import Phase
-from shoal.observe.spans import Span
+from tests.network import FIRST, Hosts, may_make_hosts
 
 from .runs import SCRIPTS, Going, Trainings
 
@@ -72,46 +67,3 @@ def test_two_workers_on_each_host_send_what_one_would_and_train_to_the_same_bits
     assert 0.95 <= float(told[3]) <= 1.6, "one vector per step, or 1.5 while shares are off the tree; four send 2"
     undisturbed = trainings.shoal("torch", "-n 2 --pieces 4 --threads 1", "cable.py", told[1])
     assert told[2] in undisturbed.stdout, undisturbed.stdout + undisturbed.stderr
-
-
-@pytest.mark.full
-@pytest.mark.timeout(400)
-def test_the_other_host_s_stack_and_its_record_come_here_and_on_this_host_s_clock(
-    trainings: Trainings, hosts: Hosts
-) -> None:
-    """The other host's clock stands a quarter of an hour away from this one's."""
-    if not may_have_another_clock():
-        pytest.skip("needs time namespaces")
-    script, token, logs = SCRIPTS / "stuck_guest.py", trainings.folder / "ticket", trainings.folder / "logs"
-    here, there = hosts.names
-    enough, stuck = trainings.folder / "enough", trainings.folder / "stuck"
-    options = ["--backend", "torch", "-n", "1:2", "--pieces", "3", "--threads", "1", "--stall", "1", "--logs", logs]
-    network = ["--address", f"{FIRST}:4568", "--key-file", token]
-    with Going(trainings, ["run", *options, *network, script, enough, stuck], here) as run:
-        run.until("the run begins", lambda: "training" in run.states().values())
-        joining = ["join", f"{FIRST}:4568", "--key-file", token, script, enough, stuck]
-        with Going(trainings, joining, there, another_clock(900)) as join:
-            run.until("the guest is let in", lambda: run.states().get("worker-1000") == "training")
-            stuck.touch()
-            run.until("its stack is here", lambda: "in stuck_here" in run.said())
-            stuck.unlink()
-            assert re.search(
-                r"have waited for \d+ s for worker-1000, which is at step \d+ \(running callbacks\)", run.said()
-            )
-            assert "worker-1000 is here, the last call first" in run.said()
-            before = run.workers()["worker-0"]["step"]
-            run.until("they go on", lambda: run.workers()["worker-0"]["step"] > before + 20)
-            enough.touch()
-            assert run.end() == 0, run.said()
-            assert join.end() == 0, join.said()
-    record = record_files.read(logs)
-    ends = {member: _ends_of_exchanges(spans) for member, spans in record.items()}
-    shared = sorted(ends["worker-0"].keys() & ends["worker-1000"].keys())
-    assert len(shared) > 20
-    # An exchange ends for both when the last message has come: a fraction of a round trip apart.
-    apart = statistics.median(abs(ends["worker-0"][step] - ends["worker-1000"][step]) for step in shared)
-    assert apart < 0.05, f"the two clocks are {apart:.3f} s apart in the record"
-
-
-def _ends_of_exchanges(spans: Sequence[Span]) -> dict[int, float]:
-    return {span.step: span.end for span in spans if span.phase is Phase.EXCHANGING and not span.is_open}
