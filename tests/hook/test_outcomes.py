@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster.scene import member
 
+from shoal.checkpoint.resumed import Resumed
 from shoal.clock import Deadline
 from shoal.cluster.view import View
 from shoal.errors import PeerTimeout, RaisedElsewhere, UsageError
 from shoal.training.calls import Calls, decode_plain, encode_plain
+from shoal.training.kept_outcomes import KeptOutcomes
 from shoal.training.outcomes import CallOutcome, RaisedError, decode, error_of
 
 
@@ -164,3 +167,42 @@ def test_who_comes_late_raises_what_the_others_have_caught() -> None:
     with pytest.raises(KeyError, match="worker-1 has left this call"):
         count(calls, fail)
     assert calls.number == 3
+    assert calls.returned == coordinator_link.results  # it may be the one who writes the next checkpoint
+
+
+RAISED = CallOutcome(1, raised=RaisedError("worker-1", "builtins", "ValueError", "bad")).encoded()
+OVER = CallOutcome(2, b"over").encoded()
+EVALUATED = CallOutcome(3, encode_plain(0.5)).encoded()
+
+
+def test_what_a_run_goes_on_from_is_in_its_own_checkpoints_too() -> None:
+    """So that those can be gone on from, too: calls that raised, loops, and calls that returned something."""
+    calls = Calls(SeatOfOne(), Resumed(Path("step-9"), 3, {0: RAISED, 1: OVER, 2: EVALUATED}))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="bad"):
+        count(calls, fail)
+    with calls.loop() as found:
+        assert found is None
+    assert count(calls, fail) == 0.5
+    assert calls.returned == {0: RAISED, 1: OVER, 2: EVALUATED}
+
+
+def test_however_many_calls_a_script_makes_what_is_kept_of_them_stays_small() -> None:
+    kept = KeptOutcomes(limit=10_000)
+    for call in range(1000):
+        kept.keep(call, b"x" * 100)
+        kept.keep(call, b"y" * 100)  # the same call: the first outcome is not counted any more
+    assert list(kept) == list(range(950, 1000))
+    assert kept.before == 950
+    kept.keep(1000, b"x" * 20_000)
+    assert (list(kept), kept.before) == ([], 1001)
+
+
+def test_a_call_that_a_checkpoint_does_not_know_any_more_is_refused_and_not_made_again() -> None:
+    resumed = Resumed(Path("step-9"), 3, {2: EVALUATED}, forgotten=2)
+    with pytest.raises(UsageError, match=r"the first 2 are not in the checkpoint, and it makes call 0 "):
+        count(Calls(SeatOfOne(), resumed), fail)  # type: ignore[arg-type]
+    calls = Calls(SeatOfOne(), resumed)  # type: ignore[arg-type]
+    calls.number = 2
+    assert count(calls, fail) == 0.5
+    assert calls.returned.before == 2
+    assert count(calls, lambda call: call) == 3

@@ -20,6 +20,7 @@ class Resumed(NamedTuple):
     path: Path
     call: int
     returned: dict[int, bytes]
+    forgotten: int = 0  # calls with smaller numbers may not be among those
 
 
 def look_into(path: Path) -> Resumed:
@@ -27,7 +28,7 @@ def look_into(path: Path) -> Resumed:
     header = describe(path).header
     try:
         returned = {int(call): to_bytes(text) for call, text in header["returned"].items()}
-        return Resumed(path, int(header["call"]), returned)
+        return Resumed(path, int(header["call"]), returned, int(header.get("forgotten", 0)))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadCheckpoint(f"it was not taken in a fit: {error!r} in its header", path) from error
 

@@ -25,6 +25,7 @@ from shoal.cluster.messages import NOT_KEPT
 from shoal.cluster.view import View
 from shoal.errors import CallOver, PeerTimeout, RaisedElsewhere, UsageError
 from shoal.observe.phases import Phase
+from shoal.training.kept_outcomes import KeptOutcomes
 from shoal.training.outcomes import CallOutcome, RaisedError, decode, error_of
 
 _OVER = b"over"  # what is kept of a loop
@@ -50,7 +51,9 @@ class Calls:
         """
         self.number = 0  # how many there have been; a newcomer is told it by others
         self.made: Counter[str] = Counter()  # by name: the script's own, not those within others
-        self.returned: dict[int, bytes] = {}
+        self.returned = KeptOutcomes()
+        if resumed is not None:
+            self.returned.go_on_from(resumed.forgotten)
         self._coordinator_link = coordinator_link
         self._resumed = resumed
         self._is_late = is_late
@@ -132,7 +135,7 @@ class Calls:
         self.number += 1
         kept = self._coordinator_link.result(call) if self._coordinator_link is not None and self._is_late() else None
         if kept is not None:
-            self.unpack(kept)
+            self.unpack(call, kept)
         if kept is not None or self._replayed(call, waits=False) is not None:
             yield None
             return
@@ -174,7 +177,7 @@ class Calls:
         outcome = CallOutcome(following, raised=left).encoded()
         self._record(Phase.LEAVING, f"call {call} of the script, which raised {left.kind}")
         self.number = self._coordinator_link.caught(call, following, outcome, Deadline.after(self._patience))
-        self.returned[call] = self._coordinator_link.result(call) or outcome
+        self.returned.keep(call, self._coordinator_link.result(call) or outcome)
 
     def take(self, view: View) -> None:
         """Before a view is entered. Raises CallOver if the call that is going on is not one of that view's."""
@@ -190,9 +193,9 @@ class Calls:
         """The checkpoint to go on from, if it was taken in this call."""
         return self._resumed.path if self._resumed is not None and self._resumed.call == call else None
 
-    def unpack(self, kept: bytes) -> bytes:
+    def unpack(self, call: int, kept: bytes) -> bytes:
         """What is kept, for one who came late, of a call that is over for the others. Raises what it raised."""
-        result = self._unpack(kept)
+        result = self._unpack(call, kept)
         if result == NOT_KEPT:
             raise UsageError(
                 "this worker came too late: a call of the script (usually of predict) returned too much to be kept for "
@@ -228,20 +231,26 @@ class Calls:
 
     def _keep(self, call: int, result: bytes) -> None:
         kept = CallOutcome(self.number, result).encoded()
-        self.returned[call] = kept
+        self.returned.keep(call, kept)
         if self._coordinator_link is not None:
             self._coordinator_link.finished(call, kept)
 
     def _replayed(self, call: int, waits: bool, meanwhile: Callable[[int], None] | None = None) -> bytes | None:
         """What a call returned that is over already: before the checkpoint, or for those who were not late."""
         if self._resumed is not None and call in self._resumed.returned:
-            returned = self._unpack(self._resumed.returned[call])
+            returned = self._unpack(call, self._resumed.returned[call])
             if returned == NOT_KEPT:
                 raise UsageError(
                     f"can't resume from {self._resumed.path}: call {call} of the script (counted from 0, over fit, "
                     "evaluate and predict) returned too much to be kept in a checkpoint. Resume in a script without it."
                 )
             return returned
+        if self._resumed is not None and call < self._resumed.forgotten and call == self._outermost:
+            raise UsageError(
+                f"can't resume from {self._resumed.path}: the script had made so many calls of fit, evaluate and "
+                f"predict that the first {self._resumed.forgotten} are not in the checkpoint, and it makes call "
+                f"{call} (counted from 0) again. Resume in a script that begins after those calls."
+            )
         if not (waits and self._is_late()):
             return None
         assert self._coordinator_link is not None, "only a member of a run can be late"
@@ -250,11 +259,15 @@ class Calls:
         self._record(Phase.WAITING, f"until call {call} of the script is over for the others")
         while (kept := self._coordinator_link.wait_result_or_view(call, self._coordinator_link.view.number)) is None:
             pass
-        return self.unpack(kept)
+        return self.unpack(call, kept)
 
-    def _unpack(self, kept: bytes) -> bytes:
-        """The next call gets the number that it has for the others."""
+    def _unpack(self, call: int, kept: bytes) -> bytes:
+        """The next call gets the number that it has for the others. And checkpoints keep it: this worker may be the one
+        who writes them.
+        """
         outcome = decode(kept)
+        if call == self._outermost:
+            self.returned.keep(call, kept)
         self.number = outcome.next
         if outcome.raised is not None:
             raise error_of(outcome.raised)

@@ -58,7 +58,7 @@ class AbstractTraining(ABC):
         over = self._begin()
         if over is not None:
             self._callbacks.on_train_end()
-            return self._run.calls.unpack(over)
+            return self._run.calls.unpack(self._call, over)
         began, what = self._at.trained, f"fit, call {self._call} of the script,"
         self._run.happened(StoryKind.CALL, f"{what} begins, epochs {self._at.epoch + 1} to {arguments.epochs}", began)
         while self._at.epoch < arguments.epochs and not self._was_stopped:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from shoal.strategies.notes import Note
 from shoal.strategies.notes import WrittenPart as NotedPart
 from shoal.strategies.schema import Array
 from shoal.training.engine import Engine, is_window
+from shoal.training.kept_outcomes import KeptOutcomes
 from shoal.training.optimizer import TrainedOptimizer
 from shoal.training.prepared import Description
 from shoal.training.run import Run
@@ -119,7 +120,7 @@ class Saver:
         members: tuple[str, ...],
         given: Result,
         call: int,
-        returned: Mapping[int, bytes],
+        returned: KeptOutcomes,
         is_chief: bool,
         rest: Rest | None = None,
     ) -> None:
@@ -137,8 +138,14 @@ class Saver:
             "position": to_text(given.values[0]),
             "callbacks": to_text(given.values[1]),
             "returned": {str(call): to_text(result) for call, result in returned.items()},
+            "forgotten": returned.before,
             **self._described.header(),
         }
+        if returned.before:
+            self._asked.tell(
+                "this script has made so many calls of fit, evaluate and predict that checkpoints do not keep any more "
+                "what the first of them returned: only a script that begins after them can go on from a checkpoint"
+            )
         draft = Draft(self._folder, self._run, step, view, self._training)
         self._open = _OpenDraft(draft, members, header, {}, [])
         shares = divide({name: array.nbytes for name, array in tensors.items()}, len(members))

@@ -54,7 +54,7 @@ def fit(run: Run, strategy: AbstractStrategy, model: Any, arguments: FitArgument
         model.make_train_function(force=True)  # raises, in Keras's own words, where it can't do that
     if run.is_server:
         strategy.train(run, _OnServer(run, strategy, model, arguments, call))
-        return history_of(model, run.calls.unpack(run.result_of(call)))
+        return history_of(model, run.calls.unpack(call, run.result_of(call)))
     leave_last(run)
     over = strategy.train(run, _OnWorker(run, strategy, model, arguments, call))
     return model.history if over is None else history_of(model, over)

@@ -416,7 +416,7 @@ class Loop:
             run.record(Phase.JOINING)
             over = run.worker_group.enter(self, self._call)
             if over is not None:
-                run.calls.unpack(over)
+                run.calls.unpack(self._call, over)
                 self.is_over = True
                 return False
         elif (path := run.calls.resumes(self._call)) is not None:
