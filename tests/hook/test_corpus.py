@@ -22,7 +22,7 @@ SOME = [  # that write no files, with the updates that their optimizers make
     full("loop_jax_shoal", "jax", 44),
     ("timeseries_generator", "jax", 45),
     full("vision_masked_autoencoder", "tensorflow", 32),
-    ("gan_adversarial_autoencoder", "tensorflow", 96),
+    full("gan_adversarial_autoencoder", "tensorflow", 96),
 ]
 
 

@@ -166,7 +166,9 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_differences(trainings
     assert "more). Resume with the script, and the arguments, that it comes from" in result.stderr
 
 
-@pytest.mark.parametrize("options", ["", "--servers 1 --strategy ps"], ids=["all-reduce", "servers"])
+@pytest.mark.parametrize(
+    "options", [full("", id="all-reduce"), pytest.param("--servers 1 --strategy ps", id="servers")]
+)
 def test_a_fit_that_was_over_is_over_when_it_is_resumed(trainings: Trainings, options: str) -> None:
     """A callback had stopped it; the next fit of the script is trained."""
     name, saved, stop = f"over{len(options)}", trainings.folder / f"over-saved{len(options)}", trainings.folder / "stop"

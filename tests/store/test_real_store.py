@@ -335,8 +335,8 @@ def test_a_server_is_lost_and_its_backup_goes_on_with_everything(start):
 def test_gradients_travel_in_a_codecs_form_and_every_replica_decodes_them(start):
     codec = Half()
     store = start(2, 2, 2, codec=codec)
-    for number in range(2):
-        store.start_worker(number)
+    for number in range(2):  # a backup that comes later gets the first updates as a part of the state, not to decode
+        store.start_worker(number, lambda work: store.wait_for_copies())
     is_exact(store)
     assert codec.encoded >= len(DENSE) * BATCHES * EPOCHS
     assert codec.decoded >= 2 * len(DENSE) * BATCHES * EPOCHS
