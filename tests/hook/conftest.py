@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -16,7 +17,9 @@ def warm() -> Iterator[WarmProcesses]:
 
 @pytest.fixture(scope="module")
 def trainings(tmp_path_factory: pytest.TempPathFactory, warm: WarmProcesses) -> Iterator[Trainings]:
-    trainings = Trainings(tmp_path_factory.mktemp("t"), tmp_path_factory.getbasetemp() / "cache", warm)
+    base = tmp_path_factory.getbasetemp()
+    session = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # the folder of both processes
+    trainings = Trainings(tmp_path_factory.mktemp("t"), session / "cache", base / "plain", warm)
     yield trainings
     left = trainings.leftovers()
     for process in left:

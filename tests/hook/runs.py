@@ -19,13 +19,14 @@ from click.testing import CliRunner
 
 from shoal import cli
 from shoal.launch.environment import of_worker
-
-from .warm import Running, Warm
+from warm import Running, Warm
 
 BACKENDS = ("jax", "tensorflow", "torch")
 FULL = bool(os.environ.get("SHOAL_TEST_ALL"))  # every scene on every backend; see tests/conftest.py
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 PATIENCE = 120.0  # seconds for something to happen in a run that goes on
+# XLA's compiler is most of what a training on JAX costs here. Without its optimizations it takes less than half of it.
+QUICKLY_COMPILED = {"XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"}
 LIMIT = 280.0  # seconds for one training; only a broken one takes so long
 
 
@@ -55,11 +56,14 @@ class WarmProcesses:
 
 
 class Trainings:
-    """A folder for trainings, a cache of compiled programs that they share with others, and what they leave."""
+    """A folder for trainings, a cache of compiled programs that they share with others, and what they leave.
 
-    def __init__(self, folder: Path, cache: Path, warm: WarmProcesses) -> None:
+    `plain_cache` is for plain Keras: JAX's own cache is not for several processes at a time.
+    """
+
+    def __init__(self, folder: Path, cache: Path, plain_cache: Path, warm: WarmProcesses) -> None:
         self.folder = folder
-        self.cache = cache
+        self._plain_cache = plain_cache
         self._warm = warm
         runtime = folder / "r"
         runtime.mkdir(mode=0o700)
@@ -70,13 +74,14 @@ class Trainings:
             "XDG_CACHE_HOME": str(cache),
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "SHOAL_TEST": str(folder),
+            **QUICKLY_COMPILED,
         }
 
     def plain(self, backend: str, script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         """`python script`, on one thread, as each worker has. JAX keeps what it compiled: many models are alike."""
         environ = {"KERAS_BACKEND": backend}
         environ |= dict.fromkeys(("NPROC", "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1")
-        environ |= {"JAX_COMPILATION_CACHE_DIR": str(self.cache / "plain")}
+        environ |= {"JAX_COMPILATION_CACHE_DIR": str(self._plain_cache)}
         environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
         return self._run(self._warm.get("plain", backend), [SCRIPTS / script, *arguments], environ)
 

@@ -19,6 +19,8 @@ from chaos import Chaos, Harm, Outcome, disturbed_options, random_plan, undistur
 from chaos_moments import BETWEEN_FITS, IN_STEP, SAVING, fits
 from shoal.observe.phases import Activity, Phase
 
+from .runs import QUICKLY_COMPILED
+
 SEED = 4
 TWO_FITS, STEPS = "--fits 2 --epochs 5 --steps 20 --validate", 200
 IN_EVERY_PHASE = [
@@ -100,7 +102,7 @@ class Scenes:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._environ = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+        self._environ = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), **QUICKLY_COMPILED}
         self._undisturbed: dict[tuple[str, ...], Outcome] = {}
 
     def undisturbed(self, backend: str, arguments: str, more: str = "") -> Outcome:
@@ -159,6 +161,7 @@ def test_stopped_workers_are_replaced_and_leave_no_trace(scenes: Scenes) -> None
     assert outcome.output.count("its process is stopped") == 2
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_workers_killed_in_the_middle_of_a_sliced_update_leave_no_trace(scenes: Scenes) -> None:
     outcome = scenes.run("sliced", IN_SLICES, disturbed_options("jax", workers=4), f"{TWO_FITS} --sliced")

@@ -20,7 +20,6 @@ SHORT = {
         "mixed_float16",
         "custom_train_step",
         "metrics_and_predict",
-        "callbacks_that_decide",
     ),
     "tensorflow": (
         "ema",
@@ -28,7 +27,6 @@ SHORT = {
         "variables_in_another_order",
         "ragged",
         "generator",
-        "callbacks_that_decide",
     ),
 }
 
@@ -52,9 +50,10 @@ def test_every_feature_of_fit_gives_the_one_machine_result(trainings: Trainings,
                 if not np.allclose(found[what], value, rtol=1e-4, atol=TOLERANCE.get(name, 1e-5), equal_nan=True):
                     wrong.append((name, rank, what, found[what], value))
     assert not wrong, wrong[:5]
-    decided = expected["callbacks_that_decide"]["history"]
-    assert len(decided["loss"]) < 8, "it was stopped early"
-    assert min(decided["learning_rate"]) < max(decided["learning_rate"])
+    if "callbacks_that_decide" in expected:
+        decided = expected["callbacks_that_decide"]["history"]
+        assert len(decided["loss"]) < 8, "it was stopped early"
+        assert min(decided["learning_rate"]) < max(decided["learning_rate"])
 
 
 def numbers(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -44,7 +44,7 @@ class DiesInAStep(keras.callbacks.Callback):
 def main() -> None:
     # Before the script asks for its rank; and not where others are to join later: nobody can join such a loop.
     differing = on_batch.differing() if VICTIM is None else []
-    found = several_applies.scenes([DiesInAStep()])
+    found = several_applies.scenes([DiesInAStep()], FEW)
     found |= own_loop.scenes(die, FEW)
     found |= on_batch.scenes(die, FEW)
     OUT.mkdir(exist_ok=True)

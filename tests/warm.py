@@ -1,13 +1,13 @@
 """Processes that have imported keras and its backend, and fork: trainings that start from there need not import them.
 
-    tests ──the command──▶ warm process ──fork──▶ `python script …`, or the launcher ──fork──▶ its prefork process
+    tests ──the command──▶ warm process ──fork──▶ `python script …`, or the launcher ──fork──▶ all that it starts
     tests ◀──────────its id, then its exit code, through a pipe of its own──────────┘
 
 Importing is most of what a short training costs. All else is as it always is: each training has processes of its own,
 with their own environment, folder, streams and signals. A run that wants other threads than these processes have, or
 another backend, gets a prefork process that is started anew, as every run outside of the tests does.
 
-    python -P warm.py DESCRIPTOR plain|shoal ROOM
+    python -P warm.py DESCRIPTOR plain|shoal|launch ROOM
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -23,6 +24,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +35,7 @@ import psutil
 MOST = 1 << 17  # bytes of a command with its environment
 ROOM = "-" * 200  # in the command line, for what a worker's says
 READ_AT_IMPORT = ("KERAS_BACKEND", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+MAINS = ("shoal.launch.prefork", "shoal.launch.coordinator", "shoal.launch.worker")  # what a launcher starts
 SUBREAPER = 36  # linux/prctl.h
 
 _imported_with = {name: os.environ.get(name) for name in READ_AT_IMPORT}
@@ -77,7 +80,7 @@ class Running:
 
 
 class Warm:
-    """One warm process. `kind` is `shoal`, or `plain`: then it knows nothing of Shoal."""
+    """One warm process. `kind` is `shoal`; or `plain`, which knows nothing of Shoal; or `launch`, nothing of Keras."""
 
     def __init__(self, kind: str, backend: str, environ: Mapping[str, str]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -117,10 +120,7 @@ class Warm:
 def main() -> None:
     commands, kind = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
-    if kind == "plain":
-        import keras  # noqa: F401
-    else:
-        _import_all()
+    _import_for(kind)
     gc.collect()
     gc.freeze()
     woken, wake = os.pipe()
@@ -148,12 +148,18 @@ def main() -> None:
             _reap(running)
 
 
-def _import_all() -> None:
+def _import_for(kind: str) -> None:
+    if kind == "plain":
+        import keras  # noqa: F401
+
+        return
     from shoal import cli, session  # noqa: F401
     from shoal.cli import run  # noqa: F401
     from shoal.hook.patching.preload import preload
+    from shoal.launch import coordinator, prefork, worker  # noqa: F401
 
-    preload()
+    if kind == "shoal":
+        preload()
 
 
 def _reap(running: dict[int, int]) -> None:
@@ -178,10 +184,15 @@ def _begin(words: list[str], environ: dict[str, str], folder: str, standard: Seq
 
 def _python(words: list[str]) -> None:
     if words[:2] == ["-m", "shoal"]:
-        import shoal.launch.prefork
         from shoal import cli
+        from shoal.launch import prefork
+        from shoal.launch.supervision import local_coordination, local_launcher
 
-        shoal.launch.prefork.Process = _process  # type: ignore[assignment, misc]
+        for module in (prefork, local_coordination, local_launcher):
+            module.Process = _process  # type: ignore[attr-defined]
+        if "keras" not in sys.modules:
+            _fork_members_without_keras()
+        prefork._rename([sys.executable, *words])
         sys.argv = ["shoal", *words[2:]]
         cli.main(prog_name="shoal")
     else:
@@ -190,21 +201,91 @@ def _python(words: list[str]) -> None:
         runpy.run_path(words[0], run_name="__main__")
 
 
-def _process(module: str, arguments: list[str], environment: Mapping[str, str], **streams: Any) -> Any:
-    """In the launcher: a prefork process that has everything already; if it were another, one that is started anew."""
-    from shoal.launch import prefork
-    from shoal.launch.processes import Child, Process
+def _fork_members_without_keras() -> None:
+    """Members of a run come from its prefork process, which imports nothing, whether or not the script allows that."""
+    from shoal.hook.patching import preload
+    from shoal.launch.plan import LaunchPlan
 
-    if any(environment.get(name) != value for name, value in _imported_with.items()):
-        return Process(module, arguments, environment, **streams)
-    pid = os.fork()
-    if pid == 0:
-        os.setsid()
-        standard = (0, streams["stdout"].fileno(), streams["stderr"].fileno())
-        _be_like_new(environment, standard, streams["pass_fds"])
-        sys.argv = [module, *arguments]
-        _end_with(prefork.main)
-    return Child(pid)
+    def environment(plan: LaunchPlan, host: str) -> Mapping[str, str] | None:
+        there = [member for member in plan.members if member.host == host]
+        return there[0].environment if len(there) > 1 else None
+
+    LaunchPlan.preload = environment  # type: ignore[method-assign]
+    preload.preload = lambda: None
+
+
+def _process(
+    module: str,
+    arguments: list[str],
+    environment: Mapping[str, str],
+    *,
+    stdin: Any = None,
+    stdout: Any = None,
+    stderr: Any = None,
+    standard: tuple[int, ...] | None = None,
+    pass_fds: tuple[int, ...] = (),
+) -> Any:
+    """In the launcher, as its class Process: one that has everything already; started anew if it were another."""
+    from shoal.launch.processes import Process, hold_interrupts
+
+    given = standard or (stdin, stdout, stderr)
+    is_other = "keras" in sys.modules and any(environment.get(name) != was for name, was in _imported_with.items())
+    may_fork = module in MAINS and threading.active_count() == 1
+    if not may_fork or (is_other and module != "shoal.launch.coordinator"):  # which does without keras
+        return Process(
+            module, arguments, environment, stdin=given[0], stdout=given[1], stderr=given[2], pass_fds=pass_fds
+        )
+    theirs, ours = [], []  # descriptors: the child's standard streams, and this process's ends of pipes
+    for place, stream in enumerate(given):
+        if stream == subprocess.PIPE:
+            ends = os.pipe()
+            theirs.append(ends[place != 0])
+            ours.append(ends[place == 0])
+        else:
+            theirs.append(place if stream is None else stream if isinstance(stream, int) else stream.fileno())
+            ours.append(-1)
+    with hold_interrupts():
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            _be_like_new(environment, theirs, pass_fds)
+            _end_with(lambda: _main_of(module, arguments))
+    for fd, own in zip(theirs, ours, strict=True):
+        if own >= 0:
+            os.close(fd)
+    return _child(pid, ours)
+
+
+def _child(pid: int, pipes: Sequence[int]) -> Any:
+    from shoal.launch.processes import Child
+
+    class Forked(Child):
+        """With as much of a Process as the launcher uses."""
+
+        def __init__(self) -> None:
+            super().__init__(pid)
+            self.stdin = os.fdopen(pipes[0], "wb") if pipes[0] >= 0 else None
+            self.stdout = os.fdopen(pipes[1], "rb") if pipes[1] >= 0 else None
+
+        def close_pipes(self) -> None:
+            for stream in (self.stdin, self.stdout):
+                if stream is not None:
+                    stream.close()
+
+        def _reap(self) -> None:
+            super()._reap()
+            self.close_pipes()
+
+    return Forked()
+
+
+def _main_of(module: str, arguments: list[str]) -> None:
+    from shoal.launch import prefork
+
+    prefork._rename([sys.executable, "-P", "-m", module, *arguments])
+    sys.argv = [module, *arguments]
+    main = importlib.import_module(module).main
+    main(arguments) if module == "shoal.launch.worker" else main()
 
 
 def _be_like_new(environ: Mapping[str, str], standard: Sequence[int], keep: Sequence[int]) -> None:
