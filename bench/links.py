@@ -71,7 +71,8 @@ def shoal(hosts: Hosts, folder: Path, network: str, workers: int, codecs: Sequen
     pieces = str(2 * workers)
     run = f"-m shoal run --backend torch -n {workers} --pieces {pieces} --threads 1 --address {FIRST}:{PORT}".split()
     join = f"-m shoal join -n {workers} {FIRST}:{PORT}".split()
-    environ = {"XDG_RUNTIME_DIR": str(folder), "XDG_STATE_HOME": str(folder)}
+    (folder / "r").mkdir(mode=0o700)
+    environ = {"XDG_RUNTIME_DIR": str(folder / "r"), "XDG_STATE_HOME": str(folder / "state")}
     first = [sys.executable, *run, "--key-file", str(ticket), *script]
     second = [sys.executable, *join, "--key-file", str(ticket), *script]
     with processes([(hosts.names[0], first, environ)], log) as one:
