@@ -10,41 +10,35 @@ computed again.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from shoal.collectives.group import AbstractExchange, AbstractGroup, Result
+from shoal.collectives.group import AbstractGroup, Result
 from shoal.collectives.layout import Vector
-from shoal.collectives.tree import cover
 from shoal.data.order import piece_bounds, pieces_of
-from shoal.data.sources import Taken
 from shoal.errors import Diverged, StageLost
 from shoal.observe.phases import Phase
 from shoal.observe.story import StoryKind
 from shoal.strategies.balance import Balance
 from shoal.strategies.holders import deal, first_holder, lost_stages, may_leave, share, with_newcomers
 from shoal.strategies.notes import Note, check_agreement, decode, encode, leavers, newcomers, stopped
-from shoal.strategies.partial_sums import PartialSums
-from shoal.strategies.schedule import Action, Held, Pass, actions_of
-from shoal.strategies.schema import Array, Schema
+from shoal.strategies.schedule import Held
+from shoal.strategies.schema import Array
 from shoal.training.engine import PartShape, to_float
 from shoal.training.fit_loop import AbstractTraining
 from shoal.training.logs import Logs
+from shoal.training.pipeline_step import PipelineStep, Sent
 from shoal.training.prepared import FitArguments, Prepared
 from shoal.training.run import Run
 from shoal.training.stage_engine import AbstractStageEngine, AbstractStages
-
-_FORWARD, _BACKWARD, _TIED = 0, 1, 2  # what a tensor that is sent is
+from shoal.training.stage_sums import StageSums
 
 _OF_CHECKPOINT = 2  # values of a state that a checkpoint has too; a newcomer is told one more
 
 _Stages = dict[str, tuple[int, ...]]
-Filling = Generator[int, tuple[Sequence[Array], float], None]
 
 
 class PipelinedTraining(AbstractTraining):
@@ -67,7 +61,7 @@ class PipelinedTraining(AbstractTraining):
         self._count = len(stages.engines)
         self._balances = [Balance.start()] * self._count
         self._holders: dict[str, tuple[int, ...]] = {}
-        self._sums = _Exchanges([engine.shape.schema for engine in stages.engines], metrics.schema)
+        self._sums = StageSums([engine.shape.schema for engine in stages.engines], metrics.schema)
         self._metrics = metrics
         self._totals: dict[int, list[Array]] = {}  # of this worker's stages, in the step that is going on
         self._tied = _tied(stages.engines)
@@ -308,7 +302,7 @@ class PipelinedTraining(AbstractTraining):
             return Result([], [])
         if not held:
             split(taken.size)
-        step = _PipelineStep(self._run, self._engine, self._stages.engines, self._source.spec(), taken, held, group)
+        step = PipelineStep(self._run, self._engine, self._stages.engines, self._source.spec(), taken, held, group)
         began = time.perf_counter()
         holding = [
             [rank for rank, member in enumerate(members) if stage in self._holders.get(member, ())]
@@ -364,9 +358,9 @@ class PipelinedTraining(AbstractTraining):
                 if stage in self._totals:
                     parts.append(self._totals[stage][place])
                     if speaks == group.rank and others:
-                        group.send(others, (_TIED, number, stage), [parts[-1]])
+                        group.send(others, (Sent.TIED, number, stage), [parts[-1]])
                 else:
-                    (array,) = group.receive(speaks, (_TIED, number, stage), what)
+                    (array,) = group.receive(speaks, (Sent.TIED, number, stage), what)
                     parts.append(array)
             total = parts[0] + parts[1]
             for part in parts[2:]:
@@ -386,194 +380,6 @@ class PipelinedTraining(AbstractTraining):
                 seconds = tuple(notes[rank].seconds for rank in ranks)
                 names = tuple(members[rank] for rank in ranks)
                 self._balances[stage] = self._balances[stage].observe(names, runs, seconds, size)
-
-
-class _PipelineStep:
-    """One worker's actions of one step."""
-
-    def __init__(
-        self,
-        run: Run,
-        engine: Any,
-        engines: Sequence[AbstractStageEngine],
-        spec: Any,
-        taken: Taken,
-        held: Held,
-        group: AbstractGroup,
-    ) -> None:
-        self._run = run
-        self._engine = engine
-        self._engines = engines
-        self._spec = spec
-        self._taken = taken
-        self._held = held
-        self._group = group
-        self._bounds = piece_bounds(taken.size, max(run.stop for runs in held for run in runs))
-        self._here: dict[tuple[int, ...], list[Array]] = {}  # what this worker sends to itself
-        self.seconds = 0.0  # that computing took
-
-    def compute(self, what: str, fillings: dict[int, Filling], total: int) -> None:
-        """All actions in their order. Each stage's sums are filled piece by piece; under -1 are the metrics'."""
-        for filling in fillings.values():
-            next(filling, None)
-        for action in actions_of(self._held, self._group.rank):
-            kind, stage, piece = action
-            self._run.record(Phase.COMPUTING, f"stage {stage}, {kind} pass of piece {piece}", total)
-            if kind is Pass.FORWARD:
-                self._forward(stage, piece, what)
-            else:
-                self._backward(action, what, fillings)
-
-    def _weight(self, piece: int) -> float:
-        return (self._bounds[piece + 1] - self._bounds[piece]) / self._taken.size
-
-    def _forward(self, stage: int, piece: int, what: str) -> None:
-        engine, so_far = self._engines[stage], np.zeros((), np.float32)
-        arrived: dict[int, Array] = {}
-        for maker in _sources(engine):
-            arrays = self._receive(maker, (_FORWARD, maker, stage, piece), what)
-            arrived |= zip(_between(self._engines[maker], stage), arrays, strict=False)
-            so_far = arrays[-1] if maker == stage - 1 else so_far
-        low, high = self._bounds[piece], self._bounds[piece + 1]
-        batch = self._engine.batch(self._spec, self._taken.part(low, high))
-        began = time.perf_counter()
-        received = [*(arrived[tensor] for tensor, _ in engine.stage.receives), so_far]
-        sent = engine.forward(piece, batch, self._weight(piece), received)
-        self.seconds += time.perf_counter() - began
-        if not engine.is_last:
-            values = dict(zip((tensor for tensor, _ in engine.stage.sends), sent, strict=False))
-            for taker in _targets(engine):
-                arrays = [values[tensor] for tensor in _between(engine, taker)]
-                self._send(
-                    taker, (_FORWARD, stage, taker, piece), [*arrays, *sent[-1:]] if taker == stage + 1 else arrays
-                )
-
-    def _backward(self, action: Action, what: str, fillings: dict[int, Filling]) -> None:
-        _, stage, piece = action
-        engine = self._engines[stage]
-        gradients: dict[int, Array] = {}
-        of_losses: list[Array] = []
-        for taker in _targets(engine):  # ascending: the gradients of all takers are added in this order
-            came = self._receive(taker, (_BACKWARD, taker, stage, piece), what)
-            floats = [tensor for tensor in _between(engine, taker) if engine.is_float(tensor)]
-            for tensor, array in zip(floats, came, strict=False):
-                gradients[tensor] = gradients[tensor] + array if tensor in gradients else array
-            of_losses = came[-1:] if taker == stage + 1 else of_losses
-        began = time.perf_counter()
-        wanted = [gradients[tensor] for tensor, _ in engine.stage.sends if engine.is_float(tensor)]
-        if engine.is_last:
-            _push(fillings[-1], engine.metrics(piece), self._weight(piece))
-        back, arrays = engine.backward(piece, [*wanted, *of_losses])
-        self.seconds += time.perf_counter() - began
-        floats = [tensor for tensor, _ in engine.stage.receives if engine.is_float(tensor)]
-        found = dict(zip(floats, back, strict=False))
-        for maker in _sources(engine):
-            mine = [found[tensor] for tensor in _between(self._engines[maker], stage) if tensor in found]
-            self._send(maker, (_BACKWARD, stage, maker, piece), [*mine, back[-1]] if maker == stage - 1 else mine)
-        began = time.perf_counter()
-        _push(fillings[stage], arrays, self._weight(piece))
-        self.seconds += time.perf_counter() - began
-
-    def _owner(self, stage: int, piece: int) -> int:
-        return next(rank for rank, run in enumerate(self._held[stage]) if piece in run)
-
-    def _send(self, stage: int, name: tuple[int, ...], arrays: list[Array]) -> None:
-        owner = self._owner(stage, name[-1])
-        if owner == self._group.rank:
-            self._here[name] = arrays
-        else:
-            self._group.send([owner], name, arrays)
-
-    def _receive(self, stage: int, name: tuple[int, ...], what: str) -> list[Array]:
-        owner = self._owner(stage, name[-1])
-        return self._here.pop(name) if owner == self._group.rank else self._group.receive(owner, name, what)
-
-
-class _Exchanges:
-    """The memory in which the stages' gradients, and the metrics, are summed up: for one view at a time."""
-
-    def __init__(self, stages: Sequence[Schema], metrics: Schema) -> None:
-        self._schemas = {**dict(enumerate(stages)), -1: metrics}
-        self._sums: dict[int, PartialSums] = {}
-        self._opened: dict[int, AbstractExchange] = {}
-        self._slots: dict[int, int] = {}
-        self._group: AbstractGroup | None = None
-
-    def open(self, group: AbstractGroup, held: Held, holding: Sequence[Sequence[int]]) -> dict[int, Filling]:
-        """What fills this worker's slots, for each of its stages and, under -1, for the metrics.
-
-        `holding`: the ranks that hold each stage, also those that have no piece of it now.
-        """
-        if group is not self._group:
-            self.close()
-            self._group = group
-        fillings = {}
-        pieces = max(run.stop for runs in held for run in runs)
-        for number in (*range(len(held)), -1):
-            runs = held[number]
-            if number >= 0 and group.rank not in holding[number]:
-                continue
-            slots = max(1, *(len(cover(pieces, run)) for run in runs))
-            if number not in self._opened or self._slots[number] < slots:
-                if number in self._opened:
-                    self._opened.pop(number).close()
-                among = group.among(holding[number]) if number >= 0 else group
-                self._opened[number] = among.open(self._schemas[number].layout, slots)
-                self._slots[number] = slots
-            if runs[group.rank]:
-                fillings[number] = self._filling(number, pieces, runs[group.rank])
-        return fillings
-
-    def reduce(
-        self, group: AbstractGroup, what: str, pieces: int, held: Held, holding: Sequence[Sequence[int]]
-    ) -> dict[int, list[Array]]:
-        """The totals of this worker's stages."""
-        totals = {}
-        for stage, runs in enumerate(held):
-            if group.rank in holding[stage]:
-                shares = tuple(runs[rank] for rank in holding[stage])
-                total, _ = self._opened[stage].reduce(f"{what}: stage {stage}", pieces, shares, b"")
-                totals[stage] = self._schemas[stage].views(total)
-        return totals
-
-    def reduce_metrics(self, what: str, pieces: int, held: Held, note: bytes) -> tuple[Vector, list[bytes]]:
-        """Among all: with it the step commits."""
-        total, notes = self._opened[-1].reduce(what, pieces, tuple(held[-1]), note)
-        return total, notes
-
-    def close(self) -> None:
-        for exchange in self._opened.values():
-            exchange.close()
-        self._opened, self._slots, self._group = {}, {}, None
-
-    def _filling(self, number: int, pieces: int, run: range) -> Filling:
-        if number not in self._sums:
-            self._sums[number] = PartialSums(self._schemas[number])
-        exchange, sums = self._opened[number], self._sums[number]
-        for slot, node in enumerate(cover(pieces, run)):
-            yield from sums.filling(exchange.slot(slot), node)
-
-
-def _push(filling: Filling, arrays: Sequence[Array], weight: float) -> None:
-    """The next piece of a sum. Pieces come in ascending order, whatever the schedule."""
-    with contextlib.suppress(StopIteration):
-        filling.send((arrays, weight))
-
-
-def _sources(engine: AbstractStageEngine) -> list[int]:
-    """The stages that send to this one, ascending; the one before it always does."""
-    before = {engine.stage.number - 1} if engine.stage.number else set()
-    return sorted({maker for _, maker in engine.stage.receives} | before)
-
-
-def _targets(engine: AbstractStageEngine) -> list[int]:
-    after = set() if engine.is_last else {engine.stage.number + 1}
-    return sorted({taker for _, takers in engine.stage.sends for taker in takers} | after)
-
-
-def _between(maker: AbstractStageEngine, taker: int) -> list[int]:
-    """The tensors that go from one stage to another, in their order."""
-    return [tensor for tensor, takers in maker.stage.sends if taker in takers]
 
 
 def _hull(runs: Sequence[range]) -> range:
