@@ -30,6 +30,8 @@ def why_not_in_units(optimizer: Any, variables: Sequence[Any], gradients: Sequen
         return "the loss is scaled for float16"
     if needs_of(optimizer) is not Needs.SLICES:
         return f"this {kind} looks at whole tensors (clipnorm, global_clipnorm, or by its nature)"
+    if keras.backend.backend() == "torch" and keras_private.public_class_of(optimizer) is keras.optimizers.Ftrl:
+        return "on PyTorch Ftrl's powers are other bits where its numbers are cut"
     other = {str(keras.backend.standardize_dtype(variable.dtype)) for variable in variables} | set(gradients)
     if other != {"float32"}:
         return f"some of the weights are in {', '.join(sorted(other - {'float32'}))}"
