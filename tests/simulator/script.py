@@ -198,7 +198,7 @@ class Script:
             with closing(server):
                 server.serve(run.record)
         self._kept = server.kept()
-        return decode_plain(run.calls.unpack(run.result_of(call)))
+        return decode_plain(run.calls.unpack(call, run.result_of(call)))
 
     def _fit(self, name: str, call: int) -> Any:
         run, engine, plan = self.run, self.engine, self.plan

@@ -642,8 +642,8 @@ EDITS: dict[str, tuple[Any, str, str, str, Callable[[int], Plan]]] = {
     "what a step assigns itself is not assigned": (
         OwnUpdates,
         "apply",
-        "(part, gradients, states)\n",
-        "(part, gradients, [])\n",
+        "(part, totals.gradients, totals.states)\n",
+        "(part, totals.gradients, [])\n",
         kills,
     ),
     "a step before which somebody stopped counts": (
