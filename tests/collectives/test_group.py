@@ -317,7 +317,7 @@ def test_scripts_that_diverge_are_told_both_sides(transport: str, tmp_path: Path
 
 
 def test_layouts_that_differ_are_named(tmp_path: Path) -> None:
-    with pytest.raises(Diverged, match=r"wants \(f32, f64, i64, slots\) = .*, worker-"):
+    with pytest.raises(Diverged, match=r"wants \(f32, f64, i64, rounded, form, slots\) = .*, worker-"):
         run_group(2, "shm", tmp_path, lambda group: group.open(VectorLayout(10 + group.rank), 1))
 
 
