@@ -87,6 +87,7 @@ def test_a_module_takes_the_rest_as_its_arguments(shoal):
         (("nowhere.py",), "there is no script nowhere.py"),
         (("-m", "no.such.module"), "there is no module no.such.module"),
         (("-n", "0", "train.py"), "a run needs at least 1 worker"),
+        (("--hosts", "gpu-9.invalid:2", "train.py"), "this host finds no way to gpu-9.invalid. Correct the name"),
         (("-n", "many", "train.py"), "'many' is neither a number of workers, nor a range such as 2:6, nor auto"),
         (("-n", "2:", "train.py"), "'2:' is neither a number of workers, nor a range such as 2:6, nor auto"),
         (("-n", ":2", "train.py"), "':2' is neither a number of workers, nor a range such as 2:6, nor auto"),

@@ -113,7 +113,7 @@ def planned_on_hosts(
         yield make_plan(replace(request, hosts=None), environ, cores, run, inventory=read_inventory(environ)), None
         return
     if request.address is None:
-        request = replace(request, address=_free_address([places[host] for host in placement.elsewhere]))
+        request = replace(request, address=_free_address({host: places[host] for host in placement.elsewhere}))
     inventory = read_inventory(environ)
     draft = make_plan(request, environ, cores, run, placement.here, inventory)
     script, is_module = find_script(request.script, request.is_module), request.is_module
@@ -148,12 +148,12 @@ def _is_here(host: str, addresses: Sequence[str]) -> bool:
     return any(map(names.is_own, addresses)) or host == os.uname().nodename
 
 
-def _free_address(hosts: Sequence[Sequence[str]]) -> str:
+def _free_address(hosts: Mapping[str, Sequence[str]]) -> str:
     """A free port at the address of this host from which the first of the others is reached."""
-    for address in (address for addresses in hosts for address in addresses):
+    for address in (address for addresses in hosts.values() for address in addresses):
         if (own := names.free_address_towards(address)) is not None:
             return own
     raise UsageError(
-        "none of the hosts has an address that this one knows a way to: ssh goes through another. Say with --address "
-        "HOST:PORT where they reach this host."
+        f"this host finds no way to {', '.join(hosts)}. Correct the name; or, if ssh reaches it through another host, "
+        "say with --address HOST:PORT where it reaches this one."
     )
