@@ -188,6 +188,18 @@ def data(samples: int) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
+def in_shards(x: np.ndarray, y: np.ndarray, batch: int) -> Any:
+    """The same samples as a stream of six shards. The last batch is smaller, so that some of them end before others."""
+    shards = 6
+    each = batch // shards
+
+    def make(shard: int) -> Any:
+        for first in range(shard * each, len(x), batch):
+            yield x[first : first + each], y[first : first + each]
+
+    return shoal.stream(make, shards)
+
+
 def make_model(samples: int, width: int) -> keras.Model:
     random.seed(3)  # all that Keras's layers need; `keras.utils.set_random_seed` would import TensorFlow
     layers = [keras.layers.Input((8,)), keras.layers.Dense(width, "tanh"), keras.layers.Dropout(0.2), SlowToSave(1)]
@@ -225,6 +237,7 @@ def main() -> None:
     parser.add_argument("--callbacks", action="store_true")
     parser.add_argument("--save", action="store_true")
     parser.add_argument("--sliced", action="store_true", help="each worker updates a slice of the weights")
+    parser.add_argument("--stream", action="store_true", help="the data is a stream in shards")
     parser.add_argument("--raise-on", default=None, help="a worker, or all")
     parser.add_argument("--raise-at", type=int, nargs=3, default=(0, 0, 0), metavar="N", help="fit, epoch, batch")
     options = parser.parse_args()
@@ -252,7 +265,10 @@ def main() -> None:
         callbacks = [Ledger(number, pace, lines, raises), *(many_callbacks(out) if options.callbacks else ())]
         held_out = (x, y) if options.validate else None
         shown = {"verbose": 0, "callbacks": callbacks, "validation_data": held_out}
-        history = model.fit(x, y, batch_size=options.batch, epochs=options.epochs, **shown)
+        if options.stream:
+            history = model.fit(in_shards(x, y, options.batch), epochs=options.epochs, **shown)
+        else:
+            history = model.fit(x, y, batch_size=options.batch, epochs=options.epochs, **shown)
         histories.append(history.history)
     told = {"history": histories, "evaluated": model.evaluate(x, y, batch_size=options.batch, verbose=0)}
     told["predicted"] = hashlib.sha256(model.predict(x, batch_size=64, verbose=0).tobytes()).hexdigest()

@@ -270,7 +270,7 @@ class Stamped:
         self.command = command
         self.workers = workers
         self._apart = apart
-        self.folder = Path(tempfile.mkdtemp(prefix="bench-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="bench-", dir="/dev/shm"))  # in /dev every worker's files are kept
         self.processes = Processes(name, self.folder)
 
     def start(self) -> None:

@@ -1,6 +1,7 @@
 """Does `shoal doctor` find what is wrong? Runs with one thing wrong with each, and runs with nothing wrong.
 
-found    what it says of the run when that is over, the worst first
+found    what it says of the run when that is over, the worst first. That it is right means: the first finding is of the
+         expected kind, and says who, what or how
 others   the share of all cores that programs besides the run took. From a tenth on, that cores are shared is true,
          and may stand before what is expected
 
@@ -14,11 +15,11 @@ import contextlib
 import json
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -35,10 +36,19 @@ from tests.network import FIRST, Hosts, may_make_hosts
 SHOAL = [sys.executable, "-m", "shoal"]
 SCRIPT = Path(__file__).parent / "peers" / "doctor_training.py"
 CORES = os.cpu_count() or 1
+FAVOURED = -15  # a niceness
 MUCH = 0.1  # of all cores, by others
 LIMIT = 300.0  # seconds for a run
 PORT = 4571
 RATE = "300mbit"  # of the slow link
+
+BUSY = """
+import os, time
+os.sched_setaffinity(0, {{1}})
+while True:
+    if time.time() % {period} < {pause}:
+        time.sleep(0.01)
+"""
 
 Facts = dict[str, Any]
 
@@ -55,6 +65,7 @@ class Scene:
     expected: str | None
     wrong: str  # for the script
     options: str
+    says: str = ""  # a pattern of what the first finding must say: who it is, what it is called, how
     disturb: Callable[[Home], AbstractContextManager[None]] = lambda home: nullcontext()
     doctor: Callable[[Home], list[str]] = lambda home: []  # before the command
 
@@ -94,21 +105,25 @@ class Home:
 
 
 @contextlib.contextmanager
-def busy_core(home: Home) -> Iterator[None]:
-    """Something else runs on the core of one worker."""
+def busy_core(home: Home, loops: int = 1, pause: float = 0.0) -> Iterator[None]:
+    """Something else runs on the core of one worker. `pause`: only every other so many seconds."""
     pids = [home.until_training(id)["pid"] for id in ("worker-0", "worker-1")]
     for core, pid in enumerate(pids):
         for thread in psutil.Process(pid).threads():
             os.sched_setaffinity(thread.id, {core})
-    loop = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
-    os.sched_setaffinity(loop.pid, {1})
-    with contextlib.suppress(OSError):  # a fair share, however important the run is
-        Path(f"/proc/{loop.pid}/autogroup").write_text(Path(f"/proc/{pids[1]}/autogroup").read_text().split()[-1])
+    busy = BUSY.format(pause=pause, period=2 * pause or 1.0)
+    running = [subprocess.Popen([sys.executable, "-c", busy], start_new_session=True) for _ in range(loops)]
     try:
         yield
     finally:
-        loop.kill()
-        loop.wait()
+        for loop in running:
+            loop.kill()
+            loop.wait()
+
+
+def bursts(home: Home) -> AbstractContextManager[None]:
+    """Many things at a time, and then nothing."""
+    return busy_core(home, loops=6, pause=1.2)
 
 
 def small_container(home: Home) -> list[str]:
@@ -121,24 +136,30 @@ UNDISTURBED = [
     Scene(f"undisturbed, {backend}", None, "undisturbed", f"-n 2 --threads 1 --backend {backend}")
     for backend in ("jax", "tensorflow", "torch")
 ]
+SHAPES = r"lately from \((\d+|None), \d+, 8\) to"
+TWO = "-n 2 --threads 1 --backend torch --pieces 2"
 SCENES = [
-    Scene("slow generator", "data", "generator", "-n 2 --threads 1 --backend torch"),
-    Scene("slow data set", "data", "dataset", "-n 2 --threads 1 --backend jax"),
-    Scene("sleeping callback", "callbacks", "callback", "-n 2 --threads 1 --backend tensorflow"),
-    Scene("changing shapes, jax", "compiling", "shapes", "-n 2 --threads 1 --backend jax"),
-    Scene("changing shapes, tensorflow", "compiling", "shapes", "-n 2 --threads 1 --backend tensorflow"),
-    Scene("tiny pieces", "small pieces", "pieces", "-n 2 --threads 1 --backend torch --pieces 64"),
+    Scene("slow generator", "data", "generator", "-n 2 --threads 1 --backend torch", "worker-0 reads for them"),
+    Scene("slow data set", "data", "dataset", "-n 2 --threads 1 --backend jax", "the workers wait"),
+    Scene("slow disk of one worker", "data", "disk", "-n 2 --threads 1 --backend torch", "worker-1 on"),
+    Scene("sleeping callback", "callbacks", "callback", "-n 2 --threads 1 --backend tensorflow", "SleepyMonitor"),
+    *(
+        Scene(f"changing shapes, {backend}", "compiling", "shapes", f"-n 2 --threads 1 --backend {backend}", SHAPES)
+        for backend in ("jax", "tensorflow")
+    ),
+    Scene("tiny pieces", "small pieces", "pieces", "-n 2 --threads 1 --backend torch --pieces 64", "of 64 in a step"),
     Scene(
         "many checkpoints",
         "checkpoints",
         "checkpoints",
         "-n 2 --threads 1 --backend torch --checkpoint {folder}/saved --checkpoint-every 100steps",
     ),
-    Scene("busy core", "straggler", "undisturbed", "-n 2 --threads 1 --backend torch --pieces 2", busy_core),
+    Scene("busy core", "straggler", "undisturbed", TWO, "worker-1 on .* steadily.* had no core", busy_core),
+    Scene("core busy in bursts", "straggler", "undisturbed", TWO, "worker-1 on .* in bursts", bursts),
     Scene("uneven pieces", "imbalance", "undisturbed", "-n 2 --threads 1 --backend torch --pieces 3"),
     Scene("too many workers", "cores", "undisturbed", f"-n {2 * CORES} --threads 1 --backend torch"),
     Scene("little memory", "memory", "undisturbed", "-n 2 --threads 1 --backend torch", doctor=small_container),
-    Scene("throttled link", "exchange", "link", ""),
+    Scene("throttled link", "exchange", "link", "", "comes at .* a second"),
     *UNDISTURBED,
     Scene("undisturbed, servers", None, "undisturbed", "-n 1 --threads 1 --backend torch --strategy ps --servers 1"),
     Scene("unequal, balanced", None, "unequal", "-n 2 --threads 1 --backend torch --pieces 8"),
@@ -168,6 +189,9 @@ def judged(scene: Scene, findings: list[Facts], others: float) -> Facts:
     elsewhere = {"cores"} | ({"straggler"} if any("had no core" in finding["what"] for finding in findings) else set())
     left = [kind for kind in kinds if kind not in elsewhere - {scene.expected}] if others >= MUCH else kinds
     right = left[:1] == [scene.expected] if scene.expected else not left
+    if right and scene.expected:
+        first = next(finding for finding in findings if finding["kind"] == scene.expected)
+        right = re.search(scene.says, first["what"]) is not None
     return {
         "right": right,
         "others": round(others, 2),
@@ -220,16 +244,6 @@ def _running(home: Home, words: list[Any], before: list[str] | None = None) -> I
                 process.wait(60)
 
 
-def favour() -> None:
-    """As long as this process lives: whatever it has started comes before others' processes. Linux, root."""
-    while True:
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(OSError, psutil.Error):
-                if process.cmdline()[1:2] != ["-c"]:
-                    Path(f"/proc/{process.pid}/autogroup").write_text("-12")
-        time.sleep(0.5)
-
-
 def _own_seconds() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
@@ -246,10 +260,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--seconds", type=float, default=12.0)
-    parser.add_argument("--favour", action="store_true", help="runs come before what else this machine does")
+    parser.add_argument("--favour", action="store_true", help="runs come before what else this machine does; root")
     given = parser.parse_args()
     if given.favour:
-        threading.Thread(target=favour, daemon=True).start()
+        os.nice(FAVOURED)  # whatever is started from here on has it, too
     results = []
     for scene in SCENES:
         if given.only and not any(word in scene.name for word in given.only):

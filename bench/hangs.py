@@ -1,6 +1,7 @@
 """Is the culprit of a hang named within the stall time, with its stack? Each way to hang, on each backend.
 
-seconds   from when the run last got on to when the culprit's stack was shown; the stall time is 2
+seconds   from when it got stuck to when the culprit was shown, with its stack; the stall time is 2. Others may go on
+          for a moment before they wait for it
 
 python bench/hangs.py [--only loop ...] [--backends jax ...] > hangs.json
 """
@@ -48,14 +49,17 @@ def hang(how: str, backend: str) -> dict[str, Any]:
             try:
                 if how == "stop":
                     stopped = _stop(environ)
-                found = _until(home / "log", WAYS[how])
+                    (home / "stuck").write_text(str(time.time()))
+                named_at = _until(home / "log", WAYS[how])
             finally:
                 if stopped is not None:
                     os.kill(stopped, signal.SIGCONT)
                 _end(run)
         said = (home / "log").read_text(errors="replace")
+        stuck = float((home / "stuck").read_text()) if (home / "stuck").exists() else None
     waited = re.findall(r"shoal: (?:worker-\d|no worker) (?:has|have) [^\n]*", said)
-    return {"how": how, "backend": backend, "named": found, "said": waited[0] if waited else said[-300:]}
+    seconds = round(named_at - stuck, 1) if named_at is not None and stuck is not None else None
+    return {"how": how, "backend": backend, "seconds": seconds, "said": waited[0] if waited else said[-300:]}
 
 
 def _stop(environ: dict[str, str]) -> int:
@@ -77,13 +81,14 @@ def _stop(environ: dict[str, str]) -> int:
     raise TimeoutError("it never trains")
 
 
-def _until(log: Path, what: str) -> bool:
+def _until(log: Path, what: str) -> float | None:
+    """When it was said."""
     deadline = time.monotonic() + LIMIT
     while time.monotonic() < deadline:
         if re.search(what, log.read_text(errors="replace")):
-            return True
+            return time.time()
         time.sleep(0.1)
-    return False
+    return None
 
 
 def _end(run: subprocess.Popen[bytes]) -> None:
@@ -103,7 +108,8 @@ def main() -> None:
     for how in given.only:
         for backend in given.backends:
             results.append(hang(how, backend))
-            print(f"{how:<10} {backend:<11} {results[-1]['named']}  {results[-1]['said']}", file=sys.stderr, flush=True)
+            named = f"{results[-1]['seconds']} s" if results[-1]["seconds"] is not None else "NOT NAMED"
+            print(f"{how:<10} {backend:<11} {named:<10} {results[-1]['said']}", file=sys.stderr, flush=True)
     print(json.dumps({"bench": "hangs", "stall": STALL, "hangs": results}, indent=1))
 
 

@@ -1,4 +1,4 @@
-"""Step time and bytes with each codec between two hosts, beside torch DDP with and without its fp16 hook.
+"""Step time and bytes with each codec and with local SGD between two hosts, beside torch DDP (and its fp16 hook).
 
 The hosts are network namespaces with a cable between them, which `tc tbf` limits (needs root). All codecs take turns in
 one run, there and back, so that the ratio to the first is of the same minute.
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT))
 from tests.network import FIRST, Hosts  # noqa: E402
 
-CODECS = ("none", "bf16", "int8", "topk:0.01", "lowrank:4")
+CODECS = ("none", "bf16", "int8", "topk:0.01", "lowrank:4", "local:50", "local:50:int8")
 PORT = 4567
 PEERS = Path(__file__).parent / "peers"
 
@@ -70,7 +70,7 @@ def shoal(hosts: Hosts, folder: Path, network: str, workers: int, codecs: Sequen
     script = [str(PEERS / "links_training.py"), str(out), str(enough), network, *codecs]
     pieces = str(2 * workers)
     run = f"-m shoal run --backend torch -n {workers} --pieces {pieces} --threads 1 --address {FIRST}:{PORT}".split()
-    join = f"-m shoal join -n {workers} {FIRST}:{PORT}".split()
+    join = f"-m shoal join {FIRST}:{PORT} -n {workers}".split()
     (folder / "r").mkdir(mode=0o700)
     environ = {"XDG_RUNTIME_DIR": str(folder / "r"), "XDG_STATE_HOME": str(folder / "state")}
     first = [sys.executable, *run, "--key-file", str(ticket), *script]

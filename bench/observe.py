@@ -47,7 +47,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 SERVER = "shoal.dashboard.process"
 RECORD_OFF, RECORD_ON = signal.SIGRTMIN + 1, signal.SIGRTMIN + 2  # peers/switched_keras.py
-WAKE = 0.6  # seconds in which what stood still catches up
+WAKE, WAKE_BROWSER = 0.6, 2.0  # seconds in which what stood still catches up; a browser has much that is overdue
 PACKAGES = ("keras", "jax", "jaxlib", "tensorflow", "torch", "numpy", "msgspec")
 
 
@@ -71,7 +71,7 @@ class Watched:
         _tell(self.workers, RECORD_ON if is_recorded else RECORD_OFF)
         _tell(self.launcher, signal.SIGCONT if is_recorded else signal.SIGSTOP)
         _tell([*self.page, *self.browser], signal.SIGCONT if is_shown else signal.SIGSTOP)
-        time.sleep(WAKE)
+        time.sleep(WAKE_BROWSER if is_shown else WAKE)
         before = self._used()
         rate = once()
         for who, seconds in self._used().items():
@@ -124,7 +124,7 @@ def open_page(job: Job, playwright: Playwright, stack: contextlib.ExitStack) -> 
     stack.callback(context.close)
     page = context.new_page()
     page.goto(address[1])
-    page.wait_for_selector("#timeline rect", state="attached")
+    page.wait_for_selector("#timeline path", state="attached")
     return [process for process in psutil.Process().children(recursive=True) if process not in others]
 
 
@@ -187,7 +187,7 @@ def main() -> None:
     options.add_argument("--models", nargs="+", choices=MODELS, default=["mlp"])
     options.add_argument("--backends", nargs="+", choices=BACKENDS, default=["jax"])
     options.add_argument("--rounds", type=int, default=16, help="two slices of each run in each")
-    options.add_argument("--seconds", type=float, default=0.8, help="length of a slice")
+    options.add_argument("--seconds", type=float, default=2.0, help="length of a slice: the page draws once in it")
     options.add_argument("--longest", type=float, default=600.0, help="seconds after which no round begins")
     options.add_argument("--seed", type=int, default=random.randrange(10**6))
     options.add_argument("--quick", action="store_true", help="3 rounds: shows that it works")

@@ -49,11 +49,15 @@ def slow_batches():
 
 
 class SlowRows(keras.utils.PyDataset):
+    def __init__(self, seconds=0.1):
+        super().__init__()
+        self.seconds = seconds
+
     def __len__(self):
         return 16
 
     def __getitem__(self, number):
-        time.sleep(0.1)
+        time.sleep(self.seconds)
         return x[number * BATCH : (number + 1) * BATCH], y[number * BATCH : (number + 1) * BATCH]
 
 
@@ -80,6 +84,11 @@ if WRONG == "shapes":
     data, labels, more = OtherLengths(), None, {}
 elif WRONG == "generator":
     layers, data, labels, more = [keras.Input((INPUTS,))], slow_batches(), None, {"steps_per_epoch": 16}
+elif WRONG == "disk":
+    import shoal
+
+    data = SlowRows(0.1 if shoal.rank() else 0.0)
+    layers, labels, more = [keras.Input((INPUTS,))], None, {}
 elif WRONG == "dataset":
     layers, data, labels, more = [keras.Input((INPUTS,))], SlowRows(), None, {}
 else:

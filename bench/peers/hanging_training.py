@@ -23,6 +23,8 @@ class Hangs(keras.callbacks.Callback):
 
 
 def stuck_here():
+    with open(os.path.join(FOLDER, "stuck"), "w") as file:
+        file.write(str(time.time()))
     if HOW == "loop":
         while True:
             pass

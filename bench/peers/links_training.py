@@ -1,6 +1,8 @@
 """Trains a network with each codec in turn, and writes how long steps take and what leaves this host by the cable.
 
 links_training.py OUT ENOUGH NETWORK CODEC...    the first fit lasts until the file ENOUGH is there
+
+A codec may be "local:50" or "local:50:int8" too: local SGD with so many steps between two exchanges.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ import shoal
 
 SENT = Path("/sys/class/net/cable/statistics/tx_bytes")
 STEPS, BATCH = {"large": 7, "conv": 25}, 16
+ROUNDS = 4  # of local SGD
 NETWORKS = {
-    "large": [layers.Input((1024,)), *(layers.Dense(n, "relu") for n in (1024, 1024, 512)), layers.Dense(10)],
+    "large": [layers.InputLayer((1024,)), *(layers.Dense(n, "relu") for n in (1024, 1024, 512)), layers.Dense(10)],
     "conv": [
-        layers.Input((28, 28, 1)), *(layers.Conv2D(n, 3, activation="relu") for n in (32, 32, 64, 64)),
+        layers.InputLayer((28, 28, 1)), *(layers.Conv2D(n, 3, activation="relu") for n in (32, 32, 64, 64)),
         layers.GlobalAveragePooling2D(), layers.Dense(10),
     ],
 }  # fmt: skip
@@ -44,24 +47,30 @@ class Marks(keras.callbacks.Callback):
             self.model.stop_training = self._enough.exists()
 
 
-def train(compress: str | None, epochs: int, marks: Marks) -> None:
+def train(strategy: Any, steps: int, epochs: int, marks: Marks) -> None:
     keras.utils.set_random_seed(1)
-    with shoal.AllReduce(compress=compress).scope():
+    with strategy.scope():
         model = keras.Sequential([type(layer).from_config(layer.get_config()) for layer in NETWORKS[network]])
         model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     random = np.random.default_rng(0)
-    samples = BATCH * STEPS[network]
+    samples = BATCH * steps
     x = random.normal(size=(samples, *model.input_shape[1:])).astype("float32")
     model.fit(x, random.integers(0, 10, samples), batch_size=BATCH, epochs=epochs, verbose=0, callbacks=[marks])
 
 
 out, enough, network, *codecs = sys.argv[1:]
-train(None, 100_000, Marks(Path(enough)))
+train(shoal.AllReduce(), STEPS[network], 100_000, Marks(Path(enough)))
 told: dict[str, Any] = {}
 for codec in codecs:
-    marks = Marks()
-    train(None if codec == "none" else codec, 1, marks)
-    steps = [(after[0] - before[0], after[1] - before[1]) for before, after in pairwise(marks.marks)]
-    told.setdefault(codec, []).extend(steps[1:])  # the first one opens memory
+    marks, every = Marks(), 1
+    kind, _, rest = codec.partition(":")
+    if kind == "local":  # an epoch is a round, after which there is one mark
+        number, _, inside = rest.partition(":")
+        every = int(number)
+        train(shoal.LocalSGD(every=every, compress=inside or None), every, ROUNDS, marks)
+    else:
+        train(shoal.AllReduce(compress=None if codec == "none" else codec), STEPS[network], 1, marks)
+    each = [((after[0] - before[0]) / every, (after[1] - before[1]) / every) for before, after in pairwise(marks.marks)]
+    told.setdefault(codec, []).extend(each[1:])  # the first one opens memory
 if shoal.is_chief():
     Path(out).write_text(json.dumps(told))

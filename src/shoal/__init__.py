@@ -7,8 +7,10 @@ want to say it in the script:
     AllReduce(mesh=Mesh(...))     each worker's devices as a mesh: rows, weights, or both divided among them (JAX)
     ParameterServer().scope()     models compiled inside train with parameter servers
     Pipeline(stages=2).scope()    models compiled inside are cut into stages, one or more workers for each
+    LocalSGD(every=50).scope()    models compiled inside train on their own for 50 steps between two exchanges
+    stream(make, shards=8)        data in shards, of which every worker reads some
     step(model), batches(data)    a training loop of the script's own: its step function, and what it loops over
-    TopK(0.01), LowRank(rank=4)   for `compress` of both: what of gradients travels over slow links
+    TopK(0.01), LowRank(rank=4)   for `compress` of these: what of gradients travels over slow links
     layers.ShardedEmbedding(...)  an embedding table whose rows live on parameter servers
     callbacks.Monitor(report)     hands the figures of the whole run to a function, every few seconds
     rank(), size(), is_chief()    this worker's place, the number of workers, whether it prints and writes files
@@ -20,7 +22,7 @@ From a notebook, or any Python process:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from shoal.errors import CannotDistribute, Diverged, RunFailed, ShoalError, UsageError
     from shoal.launch.from_python import run
     from shoal.strategies.allreduce import AllReduce
+    from shoal.strategies.local_sgd import LocalSGD
     from shoal.strategies.mesh.shape import Mesh
     from shoal.strategies.parameter_server import ParameterServer
     from shoal.strategies.pipeline import Pipeline
@@ -38,6 +41,7 @@ __all__ = [
     "CannotDistribute",
     "Diverged",
     "ErrorFeedback",
+    "LocalSGD",
     "LowRank",
     "Mesh",
     "ParameterServer",
@@ -52,6 +56,7 @@ __all__ = [
     "run",
     "size",
     "step",
+    "stream",
 ]
 __version__ = "0.1.0"
 
@@ -123,14 +128,33 @@ def batches(
     return loops.batches(run, request)
 
 
+def stream(make: Callable[..., Any], shards: int, map: Callable[[Any], Any] | None = None) -> Any:
+    """Data in shards, of which every worker reads those whose rows it computes. `fit` takes it as its data.
+
+    `make(shard)` returns the batches of shard 0 to `shards` - 1: a generator, a data set of Grain, Hugging Face or
+    tf.data. A step's batch is the next batch of each shard, one after another. `make(shard, number)` is told the number
+    of the pass over the data as well, to shuffle anew. A shard must give the same batches whenever it is made. `map`
+    makes (x, y) or (x, y, sample_weight) of what a shard gives, where it gives something else.
+
+    `shards`: a multiple of the pieces that a batch is cut into, so that no row goes from one worker to another.
+    Without `shoal run`, Keras's own `fit` takes it too, with the same batches.
+    """
+    from shoal import session
+
+    session.current()
+    from shoal.hook.calls.shard_streams import ShardStream
+
+    return ShardStream(make, shards, map)
+
+
 def __getattr__(name: str) -> Any:
     """Loads the rest when it is asked for: the launcher needs none of it and should start at once."""
-    if name in ("AllReduce", "ParameterServer", "Pipeline"):
+    if name in ("AllReduce", "LocalSGD", "ParameterServer", "Pipeline"):
         from shoal import session
-        from shoal.strategies import allreduce, parameter_server, pipeline
+        from shoal.strategies import allreduce, local_sgd, parameter_server, pipeline
 
         session.current()  # a strategy means something only where keras is hooked
-        kinds = (allreduce.AllReduce, parameter_server.ParameterServer, pipeline.Pipeline)
+        kinds = (allreduce.AllReduce, local_sgd.LocalSGD, parameter_server.ParameterServer, pipeline.Pipeline)
         return next(kind for kind in kinds if kind.__name__ == name)
     if name == "Mesh":
         from shoal.strategies.mesh.shape import Mesh

@@ -12,7 +12,7 @@ Backend = Literal["jax", "tensorflow", "torch"]
 Transport = Literal["auto", "shm", "tcp"]
 
 BACKENDS: tuple[str, ...] = ("jax", "tensorflow", "torch")
-STRATEGIES: tuple[str, ...] = ("allreduce", "ps", "pipeline")
+STRATEGIES: tuple[str, ...] = ("allreduce", "ps", "pipeline", "local", "auto")
 TRANSPORTS: tuple[str, ...] = ("auto", "shm", "tcp")
 
 CHECK_EVERY = 100
@@ -25,6 +25,7 @@ class Deadlines(msgspec.Struct, frozen=True):
     silence: float = 5.0  # a member that neither speaks nor works for this long is lost
     stall: float = 300.0  # a member that is alive but does not come to an exchange
     connect: float = 20.0  # one connection and its handshake
+    orphaned: float = 20.0  # without a coordinator, until another one has come
     start: float = 300.0  # from the launch until every member has joined
     remark: float = 5.0  # after which the user is told who is waited for in an exchange
 
@@ -66,11 +67,14 @@ class RunConfig(msgspec.Struct, frozen=True):
     arguments: tuple[str, ...] = ()
     is_module: bool = False
     least: int | None = None  # with fewer workers than this no step begins; None: the first loss ends the run
-    pieces: int | None = None  # None: the number of workers at the start
+    pieces: int | None = None  # None: the number of workers at the start; with strategy local, replicas
     strategy: str = "allreduce"
     servers: Servers | None = None  # with strategy ps
     compress: str | None = None  # the codec of gradients; None: as they are
     stages: int | None = None  # with strategy pipeline
+    sliced: bool = False  # each worker updates a slice of the weights
+    memory: int | None = None  # bytes that each worker may use, with strategy auto; None: its part of what is free
+    every: int | None = None  # with strategy local: steps between two exchanges
     transport: Transport = "auto"
     address: str | None = None  # where the coordinator listens; None: a unix socket in the run's folder
     host: str = "127.0.0.1"  # where the workers of this host listen, unless all share memory
@@ -96,7 +100,8 @@ class RunConfig(msgspec.Struct, frozen=True):
     @property
     def is_plain(self) -> bool:
         """One worker and device, now and later, and nothing to write or to go on from: Keras does it all."""
-        return self.is_single and self.mesh is None and self.saving is None and self.resume is None
+        asked = self.mesh is None and self.saving is None and self.resume is None and self.strategy != "local"
+        return self.is_single and asked
 
     @property
     def is_on_one_host(self) -> bool:

@@ -43,6 +43,10 @@ class CannotDistribute(UsageError):
 class StageLost(ShoalError):
     """Those who are left do not have the whole model any more."""
 
+    def __init__(self, why: str, advice: str) -> None:
+        super().__init__(f"{why}. {advice}")
+        self.why = why
+
 
 class WireError(ShoalError):
     """Something between two processes went wrong."""

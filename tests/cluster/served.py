@@ -13,10 +13,10 @@ from unittest import mock
 import msgspec
 
 from shoal.clock import Deadline, SystemClock
-from shoal.cluster import coordinator_address, coordinator_link
+from shoal.cluster import coordinator_address
 from shoal.cluster.clock_offset import ClockOffset
 from shoal.cluster.coordinator import Coordinator
-from shoal.cluster.coordinator_link import CoordinatorLink
+from shoal.cluster.coordinator_link import CoordinatorLink, link
 from shoal.cluster.coordinator_service import CoordinatorService, ServiceLog
 from shoal.cluster.identity import Identity
 from shoal.cluster.launcher_pipe import LauncherPipe, MemberTold, Spawned
@@ -28,7 +28,7 @@ from shoal.wire.keys import RunKey
 
 from .scene import IDENTITY, config, member
 
-DEADLINES = Deadlines(silence=1.0, stall=10.0, connect=5.0, start=10.0)
+DEADLINES = Deadlines(silence=1.0, stall=10.0, connect=5.0, orphaned=5.0, start=10.0)
 NOBODY = 2**22 + 1  # no process has this id
 
 
@@ -46,7 +46,7 @@ class Run:
         logs: Path | None = None,
     ) -> None:
         # A link whose run is over ends its process after a while: here that is the one that runs the tests.
-        self._patience = mock.patch.object(coordinator_link, "GRACE", 3600.0)
+        self._patience = mock.patch.object(link, "GRACE", 3600.0)
         self._patience.start()
         self.deadlines = deadlines
         to_coordinator, from_launcher = os.pipe()
@@ -56,7 +56,7 @@ class Run:
         self.key = RunKey.new()
         self.launcher_pipe = LauncherPipe(to_launcher, from_launcher)
         self.folder = folder / "run"
-        self.folder.mkdir()
+        self.folder.mkdir(exist_ok=True)
         settings = msgspec.structs.replace(config(workers, least=least), deadlines=deadlines, servers=servers)
         settings = msgspec.structs.replace(settings, logs=str(logs) if logs is not None else settings.logs)
         launcher_pipe = LauncherPipe(reader, from_coordinator)
@@ -80,11 +80,11 @@ class Run:
         me = msgspec.structs.replace(member(number), id=f"{role}-{number}", role=role, nearby=nearby)
         me = msgspec.structs.replace(me, address=address or me.address)
         on_chief = partial(self.chiefs.append, me.id)
-        link = CoordinatorLink.join(
+        joined = CoordinatorLink.join(
             self.address, self.key, me, identity, self.deadlines, on_chief=on_chief, clock_offset=clock_offset
         )
-        self.coordinator_links.append(link)
-        return link
+        self.coordinator_links.append(joined)
+        return joined
 
     def come_late(
         self, number: int, address: str = "", role: Role = "worker", nearby: Nearby | None = None
@@ -112,8 +112,8 @@ class Run:
                 self.told.append(message.text)
 
     def close(self) -> None:
-        for link in self.coordinator_links:
-            link.close()
+        for joined in self.coordinator_links:
+            joined.close()
         self._patience.stop()
         os.close(self._let_go)
         self._thread.join(10)

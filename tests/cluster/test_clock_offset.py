@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.cluster.clock_offset import ClockOffset, RoundTrip, best
+from shoal.observe.phases import Phase
+from shoal.observe.record_files import RecordFile, read
+from shoal.observe.spans import KeptSpan, SpanBlock
 
 HERE, THERE = "machine a", "machine b"
 
@@ -64,6 +68,32 @@ def test_on_the_same_machine_clocks_are_one_and_nothing_more_is_asked() -> None:
     offset.hear(asked, 10.4, HERE, 10.5)
     assert offset.ahead(11.0) == 0.0
     assert offset.ask(12.0) is None
+
+
+def test_a_machine_that_was_copied_while_it_ran_has_a_clock_of_its_own() -> None:
+    """Both have the same ids. What the other clock says is not between the question and the answer."""
+    offset = ClockOffset(HERE)
+    asked = offset.ask(10.0)
+    assert asked == 10.0
+    offset.hear(asked, 910.1, HERE, 10.2)
+    assert offset.ahead(11.0) == 900.0
+    assert offset.ask(12.0) == 12.0
+
+
+def test_what_two_hosts_did_at_once_lies_side_by_side_although_their_clocks_are_900_s_apart(tmp_path: Path) -> None:
+    """By the launcher's clock from 100 to 101. The other's is 900 s behind, and its link takes 3 ms and 1 ms."""
+    offset, epoch = ClockOffset(THERE), 1_800_000_000.0
+    asked = offset.ask(-810.0)
+    assert asked == -810.0
+    offset.hear(asked, 90.003, HERE, -809.996)
+    ahead = offset.ahead(-799.0)
+    assert ahead is not None
+    for member, behind, known in (("worker-0", 0.0, 0.0), ("worker-1", 900.0, ahead)):
+        computed = KeptSpan.of(Phase.COMPUTING, 7, 100.0 - behind, 101.0 - behind)
+        RecordFile(tmp_path, member).write(SpanBlock(epoch + known, 0, (computed,)))
+    here, there = (spans[0] for spans in read(tmp_path).values())
+    assert here.start == epoch + 100.0
+    assert abs(here.start - there.start) < 0.002
 
 
 def test_an_answer_to_another_question_says_nothing() -> None:

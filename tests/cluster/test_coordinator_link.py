@@ -25,12 +25,15 @@ from shoal.cluster.coordinator_link import CoordinatorLink
 from shoal.cluster.evidence import look_at, this_machine
 from shoal.cluster.launcher_pipe import Dying, Interrupt, LauncherPipe, MemberTold, Reaped, Released, Spawned
 from shoal.cluster.member_record import SentRecord
-from shoal.cluster.messages import FROM_COORDINATOR, POST_LIMIT, Answer, Candidate, DrainRequest, Finished, Join
+from shoal.cluster.messages import FROM_COORDINATOR, POST_LIMIT, Answer, Candidate, DrainRequest, Join
 from shoal.cluster.view import View
 from shoal.errors import PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged
+from shoal.observe import story
 from shoal.observe.phases import Phase
 from shoal.observe.record_files import from_frame, read, to_frame
 from shoal.observe.spans import KeptSpan, Span, SpanBlock
+from shoal.observe.story import StoryEvent, StoryKind
+from shoal.session.user_lines import UserLines
 from shoal.wire.connection import connect
 from shoal.wire.held_folder import is_alive
 
@@ -113,6 +116,27 @@ def test_what_a_member_elsewhere_has_recorded_is_written_where_the_logs_are(star
     assert read(tmp_path) == {"worker-0": [Span("worker-0", Phase.COMPUTING, 7, 101.0, 1.0, "piece 3")]}
 
 
+def test_what_a_chief_elsewhere_tells_is_in_the_story_by_the_clock_of_the_coordinators_host(start, tmp_path):
+    run = start(1, logs=tmp_path)
+    link, begun = run.join(0), time.time()
+    link.happened(StoryKind.CHECKPOINT, "step-000000200 is written", 200)
+    deadline = Deadline.after(10.0)
+    while not (told := [event for event in story.read(tmp_path) if event.kind is StoryKind.CHECKPOINT]):
+        assert not deadline.passed()
+        time.sleep(0.01)
+    assert told == [StoryEvent(told[0].at, StoryKind.CHECKPOINT, "step-000000200 is written", "worker-0", 200)]
+    assert begun <= told[0].at <= time.time()
+
+
+def test_a_worker_writes_into_the_story_where_the_logs_are_and_sends_what_happened_from_elsewhere(tmp_path):
+    sent = []
+    for kept in (story.Story(tmp_path), None):
+        UserLines(kept, "worker-0", lambda *told: sent.append(told)).happened(StoryKind.CALL, "fit begins", 3)
+    (written,) = story.read(tmp_path)
+    assert (written.kind, written.text, written.step) == (StoryKind.CALL, "fit begins", 3)
+    assert sent == [(StoryKind.CALL, "fit begins", 3)]
+
+
 def test_a_record_that_is_not_sent_in_time_is_dropped_and_counted():
     sent, is_free = [], [True, False, False, True]
 
@@ -176,16 +200,6 @@ def test_no_lock_is_held_while_a_reader_is_called_so_another_may_take_its_place(
 
     link.read_with(Reader("first"))
     assert told == ["first", "second"], "in order, one after the other"
-
-
-def test_results_of_calls_that_a_script_has_passed_are_not_kept(start):
-    run = start(2, least=1)
-    one, _ = run.join_all(2)
-    one._results |= dict.fromkeys(range(100), b"")
-    one.forget_results(before=98)
-    assert list(one._results) == [98, 99]
-    one._hear(Finished(3, b"told again"))
-    assert one.result(3) is None
 
 
 def test_a_coordinator_link_that_has_no_descriptor_for_the_next_view_takes_it_once_there_is_one(

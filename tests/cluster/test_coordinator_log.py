@@ -16,13 +16,14 @@ from shoal.clock import Deadline
 from shoal.cluster import coordinator_log
 from shoal.cluster.call_results import NAME as RESULTS
 from shoal.cluster.call_results import CallResults
-from shoal.cluster.coordinator_log import AGAIN, NAME, CoordinatorLog, LogPlan, Write
+from shoal.cluster.coordinator_log import AGAIN, NAME, CoordinatorLog, LogPlan, Write, stale_state
 from shoal.cluster.coordinator_service import ServiceLog
 from shoal.cluster.events import Exited, KeepResult, Said, Tick
 from shoal.cluster.log_entries import MULTIPLE, SMALLEST, entries, frame, is_too_long
 from shoal.cluster.membership import Membership
 from shoal.cluster.membership_record import LogChange, recall
 from shoal.cluster.messages import NOT_KEPT, Finished, Post
+from shoal.errors import RunEnded
 
 from .scene import COORDINATOR, Scene, config
 from .served import Run
@@ -198,12 +199,58 @@ def test_what_could_not_be_written_is_made_up_for_when_there_is_room(tmp_path, d
     log.keep(scene.membership, 1.0)
     assert log.trouble is not None
     assert log.trouble.errno == errno.ENOSPC
-    assert _recalled(tmp_path) == before, "what was there is still whole"
+    assert CoordinatorLog(tmp_path).recall() is None, "what was there is older than what members were told"
+    assert CoordinatorLog(tmp_path).is_stale
     disk.is_full = False
     scene.say(0, Post("size", b"3"))
     log.keep(scene.membership, 1.0 + AGAIN)
     assert log.trouble is None
     assert _recalled(tmp_path) == scene.membership.record() != before
+    assert not CoordinatorLog(tmp_path).is_stale
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+
+
+def test_a_log_whose_first_entry_finds_no_room_is_stale_too(tmp_path, disk):
+    scene, log = Scene(3, least=1), CoordinatorLog(tmp_path)
+    assert not log.is_stale
+    disk.is_full = True
+    log.keep(scene.membership, 0.0)
+    assert CoordinatorLog(tmp_path).is_stale
+
+
+def test_a_coordinator_that_takes_over_from_one_that_found_no_room_says_so_and_ends_the_run(tmp_path, disk):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    scene, log = Scene(2, least=1), CoordinatorLog(folder)
+    log.keep(scene.membership, 0.0)
+    disk.is_full = True
+    scene.say(0, Post("seed", b"7"))
+    log.keep(scene.membership, 1.0)
+    disk.is_full = False
+    run = Run(tmp_path, 2, least=1)
+    try:
+        end = run.end()
+        assert not end.ok
+        assert end.reason == stale_state(folder)
+        with pytest.raises(RunEnded, match="nobody knows where the run stands"):
+            run.join(0)
+    finally:
+        run.close()
+
+
+def test_a_log_is_not_believed_that_speaks_of_results_for_which_there_was_no_room(tmp_path, disk):
+    run = Run(tmp_path, 1, least=1)
+    try:
+        link = run.join(0)
+        disk.is_full = True
+        link.finished(0, b"result")
+        link.post("told", b"")
+        assert link.wait_post(("told",), Deadline.after(10.0)) is not None
+        assert CoordinatorLog(run.folder).is_stale
+        link.done()
+        assert run.end().ok
+    finally:
+        run.close()
 
 
 def test_a_full_disk_is_not_tried_at_every_change(tmp_path, disk):

@@ -29,8 +29,8 @@ from shoal.cluster.events import (
     Tick,
     WantWorkers,
 )
-from shoal.cluster.losses import COMPLAINED_WITHIN, COMPLAINTS, DETAILS
 from shoal.cluster.membership import GATHERING, Membership
+from shoal.cluster.membership.losses import COMPLAINED_WITHIN, COMPLAINTS, DETAILS
 from shoal.cluster.membership_record import MembershipRecord
 from shoal.cluster.messages import (
     Admit,
@@ -1227,7 +1227,7 @@ def test_who_is_drained_is_told_and_its_place_is_not_filled_again():
     view = new_view(scene.say(1, Leave()))
     assert ids(view) == ["worker-0", "worker-2"]
     scene.come_late(3, call=0)
-    assert scene.membership._offered == ()
+    assert scene.membership._offers.made == ()
 
 
 @pytest.mark.parametrize("least", [1, None])
@@ -1247,7 +1247,7 @@ def test_scaling_up_wants_workers_and_offers_those_who_come():
     assert others == [WantWorkers(2)]
     scene.come_late(2, call=0)
     scene.come_late(3, call=0)
-    assert [candidate.id for candidate in scene.membership._offered] == ["worker-2", "worker-3"]
+    assert [candidate.id for candidate in scene.membership._offers.made] == ["worker-2", "worker-3"]
 
 
 def test_scaling_down_drains_the_last_ones():
@@ -1270,13 +1270,13 @@ def test_a_guest_comes_on_top_of_the_workers_and_another_in_its_place():
     assert isinstance(again, JoinerPlace)
     assert (place.member, again.member) == ("worker-1000", "worker-1001")
     scene.come_late(1000, call=0)
-    assert [candidate.id for candidate in scene.membership._offered] == ["worker-1000"]
+    assert [candidate.id for candidate in scene.membership._offers.made] == ["worker-1000"]
     assert new_view(scene.say(0, Admit(1, ("worker-1000",)))) is not None
     scene.happen(LinkClosed(1001))
     scene.come_late(2, call=0)  # a standby does not take a guest's place
-    assert scene.membership._offered == ()
+    assert scene.membership._offers.made == ()
     scene.come_late(1001, call=0)
-    assert [candidate.id for candidate in scene.membership._offered] == ["worker-1001"]
+    assert [candidate.id for candidate in scene.membership._offers.made] == ["worker-1001"]
 
 
 def test_before_the_first_view_one_is_told_to_ask_again():

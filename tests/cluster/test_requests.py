@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from shoal.cluster.figures import figures, named_figures, point
-from shoal.cluster.member_state import MemberState
+from shoal.cluster.membership.member_state import MemberState
+from shoal.cluster.membership.requests import RunAsked, decide
 from shoal.cluster.messages import Answer, CheckpointRequest, JoinerPlace, MemberStatus, PlaceRequest, StatusReply
-from shoal.cluster.requests import RunAsked, decide
 from shoal.cluster.view import Member, View
 from shoal.config import RunConfig, Saving
 from shoal.observe.phases import TimeUse

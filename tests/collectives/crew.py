@@ -21,7 +21,7 @@ from shoal.collectives.group import AbstractGroup, Result, WorkerGroup, form
 from shoal.config import Deadlines, Transport
 from shoal.wire import Listener, Wakeup
 
-PATIENT = Deadlines(silence=2.0, stall=20.0, connect=5.0, start=20.0)
+PATIENT = Deadlines(silence=2.0, stall=20.0, connect=5.0, orphaned=5.0, start=20.0)
 DEAD = "dead"
 
 

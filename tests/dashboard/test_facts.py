@@ -116,3 +116,13 @@ def test_logs_are_read_again_when_they_have_changed_and_only_then(tmp_path: Path
         assert time.monotonic() < eventually
     kept = reader.chart()
     assert reader.chart() is kept
+
+
+def test_what_a_run_leaves_at_its_end_is_read_at_once_however_long_the_last_reading_took(tmp_path: Path) -> None:
+    reader, story = LogsReader(tmp_path), Story(tmp_path)
+    story.write(StoryKind.VIEW, "view 1")
+    reader.story()
+    reader._story._not_before = time.monotonic() + 1000.0
+    story.write(StoryKind.END, "every worker finished its script")
+    assert [event.kind for event in reader.story()] == [StoryKind.VIEW]
+    assert [event.kind for event in reader.story(at_once=True)] == [StoryKind.VIEW, StoryKind.END]

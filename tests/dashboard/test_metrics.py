@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from shoal.cluster.messages import RunOutcome
 from shoal.dashboard.facts import PageFacts, page_facts
 from shoal.dashboard.metrics import metrics
+from shoal.observe.counters import WorkerFigures
 
 from .scene import gathered, reply, worker
 
@@ -33,10 +34,25 @@ def test_prometheus_reads_every_figure_of_every_run() -> None:
     assert found["shoal_samples_per_second", (("run", "r1"),)] == 512.0
     assert found["shoal_samples_per_second", (("run", 'a"b\\c\nd'),)] == 0.0
     assert found["shoal_losses_total", (("run", "r1"),)] == 1.0
+    assert found["shoal_run_uptime_seconds", (("run", "r1"),)] == 61.0
+    assert found["shoal_step", (("run", "r1"),)] == 40.0
+    assert found["shoal_member_memory_bytes", (("member", "worker-0"), ("run", "r1"))] == 3e8
+    assert found["shoal_member_silent_seconds", (("member", "worker-0"), ("run", "r1"))] == 0.1
+    assert not any(("member", "worker-1") in labels for _, labels in found), "who is lost has no figures any more"
+    kinds = {family.name: family.type for family in text_string_to_metric_families(metrics([live]))}
+    assert kinds.pop("shoal_losses") == "counter"
+    assert set(kinds.values()) == {"gauge"}
     assert found["shoal_log", (("name", "loss"), ("run", "r1"))] == 0.25
     assert found["shoal_members", (("role", "worker"), ("run", "r1"), ("state", "lost"))] == 1.0
     assert found["shoal_member_time_share", (("member", "worker-0"), ("run", "r1"), ("use", "waiting"))] == 0.25
     assert not any(name == "shoal_log" and ("name", "bad") in labels for name, labels in found)
+
+
+def test_how_stale_updates_are_is_told_of_those_who_know() -> None:
+    stale = msgspec.structs.replace(worker(0), counted=WorkerFigures(aged=4, staleness=6))
+    found = parsed([page_facts(gathered(reply(stale, worker(1))))])
+    told = {labels: value for (name, labels), value in found.items() if name == "shoal_member_staleness"}
+    assert told == {(("member", "worker-0"), ("run", "r1")): 1.5}
 
 
 def test_nothing_to_tell_is_no_error() -> None:
@@ -83,4 +99,6 @@ def test_the_grafana_dashboard_has_what_grafana_needs_to_import_it() -> None:
         assert not cells & taken, panel["title"]
         taken |= cells
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+        refs = {target["refId"] for target in panel["targets"]}
+        assert len(refs) == len(panel["targets"])
+        assert "" not in refs

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.data.columns import Rows, dense
-from shoal.data.sources import AbstractSource, Arrays, Batches, HandedOut, Items, Spec
+from shoal.data.sources import AbstractSource, Arrays, Batches, BatchSeries, HandedOut, Items, Spec
 
 from .places import Place, rows_by_rank
 
@@ -115,7 +115,8 @@ def test_batches_are_loaded_ahead_and_only_those_that_are_wanted() -> None:
         asked.append(index)
         return [np.arange(4) + 4 * index]
 
-    source = Batches(load, LEAF, 6, None, None, lambda: events.append("begin"), lambda: events.append("end"))
+    begins, ends = (lambda: events.append("begin")), (lambda: events.append("end"))
+    source = Batches(load, BatchSeries(LEAF, 6, None, on_epoch_begin=begins, on_epoch_end=ends))
     try:
         assert epoch(source, 0, 2)[0] == [0, 1]
         assert events == ["begin", "end"]
@@ -159,7 +160,7 @@ def by_name(name: str, seed: int | None = None) -> AbstractSource:
         return arrays(25, 4, seed=seed)
     if name == "items":
         return items(25, 4, seed=seed)
-    return Batches(load, LEAF, 7, seed)
+    return Batches(load, BatchSeries(LEAF, 7, seed))
 
 
 each_indexed = pytest.mark.parametrize("name", ["arrays", "items", "batches"])

@@ -12,7 +12,7 @@ import pytest
 
 from shoal.collectives.group import Gathered, Result
 from shoal.data.columns import Jagged, LeafSpec, dense
-from shoal.data.sources import AbstractSource, Arrays, Batches, HandedOut, Spec, digest_of
+from shoal.data.sources import AbstractSource, Arrays, Batches, BatchSeries, HandedOut, Spec, digest_of
 from shoal.data.sources.stream import Restartable, Stream
 from shoal.errors import CannotDistribute, Diverged
 from shoal.training import data_agreement
@@ -143,7 +143,7 @@ def batches(first: int, count: int = 5) -> Batches:
     def load(number: int) -> list[Any]:
         return [np.arange(4) + first + 10 * number]
 
-    return Batches(load, Spec.of(load(0), "leaf"), count, None, seen=digest_of(load(0), count))
+    return Batches(load, BatchSeries(Spec.of(load(0), "leaf"), count, None, seen=digest_of(load(0), count)))
 
 
 def stream(first: int) -> Stream:

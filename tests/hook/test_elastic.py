@@ -153,6 +153,7 @@ def test_files_are_whole_although_the_chief_that_wrote_them_was_killed(scenes: S
         assert [int(row["epoch"]) for row in csv.DictReader(file)] == list(range(6))
 
 
+@pytest.mark.full  # tests/launch/test_failures.py stops workers of a run that trains nothing
 @pytest.mark.timeout(400)
 def test_stopped_workers_are_replaced_and_leave_no_trace(scenes: Scenes) -> None:
     training = "--fits 2 --epochs 2 --steps 30 --validate"
@@ -169,11 +170,12 @@ def test_workers_killed_in_the_middle_of_a_sliced_update_leave_no_trace(scenes: 
     assert sum(event.doing is not None and event.doing.phase is Phase.APPLYING for event in outcome.events) >= 6
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
-def test_kills_at_random_moments_over_tcp_leave_no_trace(scenes: Scenes) -> None:
+def test_kills_at_random_moments_over_tcp_with_a_stream_in_shards_leave_no_trace(scenes: Scenes) -> None:
     options = [*disturbed_options("jax", workers=3, standby=2), "--transport", "tcp"]
-    outcome = scenes.run("tcp", AT_RANDOM, options, TWO_FITS)
-    assert_no_trace(outcome, scenes.undisturbed("jax", TWO_FITS))
+    outcome = scenes.run("tcp", AT_RANDOM, options, f"{TWO_FITS} --stream")
+    assert_no_trace(outcome, scenes.undisturbed("jax", f"{TWO_FITS} --stream"))
 
 
 @pytest.mark.timeout(400)
@@ -212,6 +214,7 @@ def test_an_error_on_all_workers_ends_the_run_at_once_and_is_told(scenes: Scenes
     assert outcome.ledger.steps == 8
 
 
+@pytest.mark.full
 def test_the_scenes_above_kill_at_least_sixty_processes() -> None:
     plans = (IN_EVERY_PHASE, WHILE_FILES_ARE_WRITTEN, STOPS_TOO, AT_RANDOM)
     assert sum(harm.count for plan in plans for harm in plan if harm.act == "kill") >= 60

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from shoal.cluster.last_status import read_last
+from shoal.observe.counters import summed
+
 from .killing import Killer
 from .runs import FULL, SCRIPTS, Going, Trainings, full, succeeded, told
 
@@ -33,7 +36,7 @@ def trained(trainings: Trainings, name: str, backend: str, options: str, *argume
 @pytest.mark.parametrize(
     ("backend", "runs"),
     [
-        ("jax", ((2, 1),)),
+        full("jax", ((2, 1),)),
         full("jax", SERVERS_AND_WORKERS),
         full("tensorflow", SERVERS_AND_WORKERS),
         ("torch", SERVERS_AND_WORKERS),
@@ -85,6 +88,13 @@ def test_every_sample_counts_once_in_every_epoch_and_no_update_is_too_stale(
     assert [int(updates) for updates, *_ in observed] == [3 * 13, 3 * 13, 2 * 13, 13, 13]
     assert all(int(most) > 0 for _, _, most, _ in observed)  # they did not take turns
     assert bound == "inf" or all(int(most) <= int(bound) for _, _, most, _ in observed)
+    last = read_last(
+        max((trainings.folder / "state" / "shoal" / "logs").iterdir())
+    )  # of this run: they begin with the time
+    assert last is not None
+    counted = {role: summed(one.counted for one in last.members if one.role == role) for role in ("worker", "server")}
+    assert counted["worker"].aged == sum(int(updates) for updates, *_ in observed), "as `shoal top` shows it"
+    assert counted["server"].aged > 0
 
 
 def test_a_script_may_say_it_itself_and_what_it_says_counts(trainings: Trainings) -> None:

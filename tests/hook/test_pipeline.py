@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from .runs import BACKENDS, FULL, Trainings, succeeded, told
+from .runs import BACKENDS, FULL, Trainings, full, succeeded, told
 
 SETTINGS = "--strategy pipeline --pieces 4 --threads 1"
 
@@ -47,6 +47,8 @@ REFUSED = {
     "a_scaled_loss": r"mixed_bfloat16",
     "accumulated_gradients": r"gradient_accumulation_steps.*--pieces",
     "swapped_averages": r"SwapEMAWeights",
+    "saved_in_the_middle": r"ModelCheckpoint\(save_freq=3\) saves the whole model in the middle of an epoch",
+    "a_lean_backup": r"BackupAndRestore keeps the optimizer's state.*--checkpoint",
     "more_stages_than_layers": r"at 1 place, into at most 2 stages; 3 were asked for. Use fewer stages",
     "a_mask_at_every_cut": r"at 0 places, into at most 1 stage; 2 were asked for",
     "one_stage": r"at least 2 stages",
@@ -74,10 +76,52 @@ def test_every_functional_model_of_keras_applications_can_be_cut_in_2_and_in_4(t
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("backend", BACKENDS if FULL else ["torch"])
-def test_killed_holders_are_replaced_by_their_peers_and_leave_no_trace(trainings: Trainings, backend: str) -> None:
+@pytest.mark.parametrize(("workers", "kills"), [(2, 8 if FULL else 2), full(4, 8)])
+def test_killed_holders_are_replaced_by_their_peers_and_leave_no_trace(
+    trainings: Trainings, backend: str, workers: int, kills: int
+) -> None:
+    """With two workers every kill takes the only one that computes a stage: its neighbour has a copy."""
     calm, killed = trainings.folder / f"calm-{backend}", trainings.folder / f"killed-{backend}"
-    kills = 8 if FULL else 3
-    succeeded(trainings.shoal(backend, f"-n 2 {SETTINGS}", "stage_killed.py", calm, 0))
-    succeeded(trainings.shoal(backend, f"-n 4 --max-restarts 9 {SETTINGS}", "stage_killed.py", killed, kills))
+    succeeded(trainings.shoal(backend, f"-n 2 {SETTINGS}", "stage_killed.py", calm, 0, 2))
+    options = f"-n {workers} --max-restarts 9 {SETTINGS}"
+    succeeded(trainings.shoal(backend, options, "stage_killed.py", killed, kills, workers))
     assert len(list(killed.glob("kill-*"))) == kills
     assert {json.dumps(one) for one in told(killed)} == {json.dumps(told(calm)[0])}
+
+
+@pytest.mark.timeout(600)
+def test_a_stage_without_a_copy_is_taken_from_the_last_checkpoint_and_the_run_says_so(trainings: Trainings) -> None:
+    calm, killed = trainings.folder / "calm-lean", trainings.folder / "killed-lean"
+    succeeded(trainings.shoal("torch", f"-n 2 {SETTINGS}", "stage_killed.py", calm, 0, 2, "lean"))
+    options = f"-n 2 --max-restarts 9 --checkpoint {trainings.folder}/checkpoints --checkpoint-every 5steps {SETTINGS}"
+    run = trainings.shoal("torch", options, "stage_killed.py", killed, 1, 2, "lean")
+    succeeded(run)
+    assert len(list(killed.glob("kill-*"))) == 1
+    assert re.search(
+        r"held the only copy of stage \d.*: all go back from step \d+ to step-\d+", run.stderr + run.stdout
+    )
+    assert {json.dumps(one) for one in told(killed)} == {json.dumps(told(calm)[0])}
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_a_model_that_one_worker_has_no_memory_for_trains_in_two_stages(trainings: Trainings) -> None:
+    """The kernel refuses more than the limit: the same script fails in one process, and trains in two."""
+    out = trainings.folder / "limited"
+    alone = trainings.plain("torch", "stage_in_little_memory.py", out, 1)
+    assert alone.returncode != 0
+    assert "can't allocate memory" in alone.stderr
+    assert not list(out.glob("*.json"))
+    succeeded(trainings.shoal("torch", f"-n 2 {SETTINGS}", "stage_in_little_memory.py", out, 2))
+    assert len(told(out)) == 2
+
+
+@pytest.mark.timeout(600)
+def test_in_the_middle_of_an_epoch_a_worker_has_its_own_stages_only_and_says_so(trainings: Trainings) -> None:
+    out = trainings.folder / "own-stages"
+    succeeded(trainings.shoal("torch", f"-n 2 {SETTINGS}", "own_stages.py", out))
+    for found in told(out):
+        assert 0.3 < found["here"] < 0.7
+        assert "is not on this worker: in a pipeline" in found["read"]
+        assert found["after"] == 1.0
+        assert "Pipeline(lean=True)" in found["again"]

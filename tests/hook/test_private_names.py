@@ -15,7 +15,7 @@ from shoal.hook import keras_private
 
 SHOAL = Path(__file__).parents[2] / "src" / "shoal"
 HOOK = SHOAL / "hook"
-ALLOWED = HOOK / "keras_private.py"
+ALLOWED = (HOOK / "keras_private.py", HOOK / "data_private.py")
 
 # Private by their place. `tf.__internal__` is found as an attribute.
 PLACES = re.compile(r"keras\.src\b|\b(keras|jax|torch|tensorflow)(\.\w+)*\._[a-z]|tensorflow\.python\b|jaxlib\b")
@@ -139,7 +139,7 @@ def dotted(node: ast.expr) -> str:
 @functools.cache
 def hook() -> dict[str, ast.Module]:
     """All files that may touch Keras, but for the one that may use its private names."""
-    paths = [path for path in (*HOOK.rglob("*.py"), SHOAL / "layers.py") if path != ALLOWED]
+    paths = [path for path in (*HOOK.rglob("*.py"), SHOAL / "layers.py") if path not in ALLOWED]
     return {str(path.relative_to(SHOAL)): ast.parse(path.read_text(encoding="utf-8")) for path in sorted(paths)}
 
 

@@ -133,14 +133,14 @@ SYNCHRONOUS = "--strategy ps --staleness 0 --pieces 4 --threads 1"
 
 def reduced(trainings: Trainings, backend: str, *arguments: str) -> list[dict[str, object]]:
     """What all-reduce without servers gives with the same pieces: there the tables are ordinary layers."""
-    folder = trainings.folder / f"reduced-{backend}"
+    folder = trainings.folder / "-".join(["reduced", backend, *arguments])
     folder.mkdir()
     succeeded(trainings.shoal(backend, "-n 1 --pieces 4 --threads 1", "tables.py", folder, *arguments))
     return told(folder)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("backend", "optimizer"), [("jax", "adam"), full("tensorflow", "ftrl")])
+@pytest.mark.parametrize(("backend", "optimizer"), [("torch", "adam"), full("jax", "adam"), full("tensorflow", "ftrl")])
 def test_synchronous_training_has_the_bits_of_all_reduce(trainings: Trainings, backend: str, optimizer: str) -> None:
     folder = trainings.folder / f"synchronous-{backend}"
     folder.mkdir()

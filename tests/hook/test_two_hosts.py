@@ -19,6 +19,7 @@ def hosts() -> Iterator[Hosts]:
         yield made
 
 
+@pytest.mark.full  # tests/launch/test_hosts.py and test_lost_hosts.py cut and kill hosts
 @pytest.mark.timeout(400)
 def test_the_side_of_the_coordinator_goes_on_and_the_other_comes_back(trainings: Trainings, hosts: Hosts) -> None:
     script, token = SCRIPTS / "until_told.py", trainings.folder / "ticket"

@@ -17,13 +17,14 @@ import psutil
 from click.testing import CliRunner
 
 from shoal import cli
+from warm import Running, Warm
 
 PATIENCE = 60.0  # seconds; only a broken run takes so long
 
 
-def eventually(condition: Callable[[], object], what: str) -> None:
+def eventually(condition: Callable[[], object], what: str, within: float = PATIENCE) -> None:
     """Wait until it is true."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, f"never: {what}"
         time.sleep(0.01)
@@ -32,8 +33,9 @@ def eventually(condition: Callable[[], object], what: str) -> None:
 class World:
     """Folders for one test, and everything that was started in them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, warm: Warm) -> None:
         self.folder = folder
+        self._warm = warm
         self.runtime = folder / "r"
         self.runtime.mkdir(mode=0o700)
         self.environ = {
@@ -44,6 +46,7 @@ class World:
             "SCENE": str(folder),
         }
         self.prefix: list[str] = []  # before every command: what puts it onto another host
+        self.starts_anew = False  # as users start it: where starting is what a test is about
         self._launched: list[Launched] = []
 
     def script(self, text: str, name: str = "train.py") -> Path:
@@ -52,9 +55,11 @@ class World:
         return path
 
     def shoal(self, *words: object, stdin: int = subprocess.DEVNULL, **environ: str) -> Launched:
-        """`shoal …`, running."""
+        """`shoal …`, running. It comes from the warm process, unless it begins with something special."""
         mark = f"-{len(self._launched)}" if self._launched else ""
-        launched = Launched(self, [str(word) for word in words], {**self.environ, **environ}, stdin, mark)
+        is_special = environ or self.prefix or stdin != subprocess.DEVNULL or self.starts_anew
+        warm = None if is_special else self._warm
+        launched = Launched(self, [str(word) for word in words], {**self.environ, **environ}, stdin, mark, warm)
         self._launched.append(launched)
         return launched
 
@@ -83,10 +88,11 @@ class World:
 
     def processes(self) -> list[psutil.Process]:
         """Everything alive that was started in this world."""
-        found = []
+        found = [process for process in self._warm.descendants() if is_alive(process)]
         for process in psutil.process_iter():
             try:
-                if process.environ().get("SCENE") == str(self.folder) and is_alive(process):
+                is_here = process.environ().get("SCENE") == str(self.folder)
+                if is_here and is_alive(process) and process not in found:
                     found.append(process)
             except psutil.Error:
                 continue
@@ -114,18 +120,20 @@ def is_alive(process: psutil.Process) -> bool:
 class Launched:
     """One `shoal` command."""
 
-    def __init__(self, world: World, words: list[str], environ: dict[str, str], stdin: int, mark: str) -> None:
+    def __init__(
+        self, world: World, words: list[str], environ: dict[str, str], stdin: int, mark: str, warm: Warm | None
+    ) -> None:
         self.world = world
         self._said = {name: world.folder / f"{name}{mark}" for name in ("out", "err")}
         self._out, self._err = (path.open("wb+") for path in self._said.values())
-        self.process = subprocess.Popen(
-            [*world.prefix, sys.executable, "-m", "shoal", *words],
-            env=environ,
-            cwd=world.folder,
-            stdin=stdin,
-            stdout=self._out,
-            stderr=self._err,
-        )
+        words, folder = ["-m", "shoal", *words], world.folder
+        self.process: Running | subprocess.Popen[bytes]
+        if warm is not None:
+            self.process = warm.start(words, environ, folder, self._out, self._err)
+        else:
+            command = [*world.prefix, sys.executable, *words]
+            out, err = self._out, self._err
+            self.process = subprocess.Popen(command, env=environ, cwd=folder, stdin=stdin, stdout=out, stderr=err)
 
     def wait(self) -> int:
         code = self.process.wait(PATIENCE)
@@ -149,15 +157,18 @@ class Launched:
         return path.read_text()
 
     def pid(self, id: str) -> int:
-        """A member's process, found by its command line."""
-        found = self.finds(id)
-        assert found, f"{id} does not run"
-        return found
+        """A member's process, found by its command line. A list of processes misses some while others come and go."""
+        found: list[int] = []
+        eventually(lambda: found or found.extend(filter(None, [self.finds(id)])), f"{id} runs")
+        return found[0]
 
     def finds(self, id: str) -> int | None:
         """The same; None if there is none."""
         for process in self.world.processes():
-            words = process.cmdline()
+            try:
+                words = process.cmdline()
+            except psutil.Error:  # it has ended since: one that forks another, and is done
+                continue
             if id in words or f"shoal.launch.{id}" in words:
                 return process.pid
         return None

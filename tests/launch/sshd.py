@@ -1,4 +1,4 @@
-"""A real sshd on another host, which is a network namespace; whatever it starts belongs to the test's world."""
+"""Real sshds on other hosts, which are network namespaces; whatever they start belongs to the test's world."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ FAR = "far"  # what ssh's configuration calls the host
 class Sshd:
     """Running, at port 22 of `namespace`, from its making to `close`."""
 
-    def __init__(self, world: World, namespace: str, hides: str | None = None) -> None:
+    def __init__(
+        self, world: World, namespace: str, hides: str | None = None, name: str = FAR, address: str = SECOND
+    ) -> None:
         """`hides`: a program that the host does not have. It has a folder `project` that is not the test's."""
-        self._folder = world.folder / "ssh"
+        self._folder = world.folder / f"ssh-{name}"
         self._folder.mkdir(mode=0o700)
+        self._address = address
         Path("/run/sshd").mkdir(exist_ok=True)
         self._make_key("host")
         self._make_key("user")
         self.know(self._public("host"))
         shutil.copy(self._folder / "user.pub", self._folder / "authorized")
-        self.runtime = world.folder / "far"
+        self.runtime = world.folder / name
         self.runtime.mkdir(mode=0o700)
         seen = {
             **{name: world.environ[name] for name in ("XDG_CACHE_HOME", "SCENE")},
@@ -37,7 +40,7 @@ class Sshd:
         of_world = " ".join(f"{name}={value}" for name, value in seen.items())
         self._write(
             "sshd_config",
-            f"ListenAddress {SECOND}",
+            f"ListenAddress {address}",
             f"HostKey {self._folder}/host",
             f"AuthorizedKeysFile {self._folder}/authorized",
             "StrictModes no",
@@ -45,36 +48,44 @@ class Sshd:
             "UsePAM no",
             f"SetEnv {of_world}",
         )
-        self._write(
-            "config",
-            f"Host {FAR}",
-            f"  HostName {SECOND}",
-            "Host *",
-            "  User root",
-            f"  IdentityFile {self._folder}/user",
-            f"  UserKnownHostsFile {self._folder}/known",
-            "  GlobalKnownHostsFile /dev/null",
-        )
+        with (world.folder / "ssh_config").open("a") as config:
+            config.write(
+                f"Host {name}\n  HostName {address}\n  User root\n  IdentityFile {self._folder}/user\n"
+                f"  UserKnownHostsFile {self._folder}/known\n  GlobalKnownHostsFile /dev/null\n"
+            )
         # OpenSSH finds its configuration by the system's list of users, not by HOME.
         program = self._folder / "bin" / "ssh"
         program.parent.mkdir()
-        program.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {self._folder}/config "$@"\n')
+        program.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {world.folder}/ssh_config "$@"\n')
         program.chmod(0o755)
         world.environ["PATH"] = f"{program.parent}:{world.environ['PATH']}"
         self._log = (self._folder / "log").open("wb")
         # A folder of its own in place of the test's, and a program that is not there: in a mount namespace.
         self.own_folder = world.folder / "project"
-        self.own_folder.mkdir()
+        self.own_folder.mkdir(exist_ok=True)
         mounts = f"mount -t tmpfs none {self.own_folder}"
         mounts += f" && mount --bind /dev/null {hides}" if hides is not None else ""
         start = f"{mounts} && exec {SSHD} -D -e -f {self._folder}/sshd_config"
-        words = ["ip", "netns", "exec", namespace, "unshare", "-m", "sh", "-c", start]
-        self._process = subprocess.Popen(words, stderr=self._log, stdin=subprocess.DEVNULL)
-        eventually(lambda: "listening" in (self._folder / "log").read_text(), "sshd listens")
+        self._words = ["ip", "netns", "exec", namespace, "unshare", "-m", "sh", "-c", start]
+        self._process = self._started()
+        eventually(lambda: self.begun == 1, "sshd listens")
+
+    @property
+    def begun(self) -> int:
+        """How often it has begun to listen."""
+        return (self._folder / "log").read_text().count("listening")
+
+    def start_again(self) -> None:
+        """Its host was killed, and has booted."""
+        self._process.wait()
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self._words, stderr=self._log, stdin=subprocess.DEVNULL)
 
     def know(self, key: str) -> None:
         """From now on this is the host's key, as far as ssh knows."""
-        (self._folder / "known").write_text(f"{SECOND} {key}\n")
+        (self._folder / "known").write_text(f"{self._address} {key}\n")
 
     def change_key(self) -> None:
         """As if another host answered."""

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from typing import cast
 
 import pytest
 
 from shoal.cluster.launcher_pipe import Reaped, Spawned
 from shoal.cluster.messages import End, JoinerPlace
+from shoal.config import RunConfig
 from shoal.errors import BadFrame
 from shoal.launch.plan import ProcessPlan
+from shoal.launch.remote import agent_coordination
 from shoal.launch.remote.agent_coordination import AgentCoordination
 from shoal.launch.remote.channel import AgentChannel, Go, LogText
+from shoal.launch.remote.host_keeper import HostKeeper
+from shoal.launch.supervision.coordination import PlaceGiven
 from shoal.launch.supervision.remote_coordination import AbstractRunElsewhere, RemoteCoordination
 
 PLACE = ProcessPlan("worker-1", (), {})
@@ -98,3 +104,108 @@ def test_bytes_travel_as_they_are_and_babble_is_refused(pipes: Pipes) -> None:
     os.write(pipes.to_agent, b"Welcome to gpu-7!\n")
     with pytest.raises(BadFrame, match=r"Welcome to gpu-7!"):
         pipes.agent.receive()
+
+
+class _Keeper:
+    """Of a host that hears a coordinator, or does not."""
+
+    def __init__(self, unheard: float = 0.0, is_launchers: bool = True) -> None:
+        self.launcher_gone = False
+        self._unheard, self._is_launchers = unheard, is_launchers
+        self._news = os.eventfd(0)
+
+    def fileno(self) -> int:
+        return self._news
+
+    def take_orders(self) -> list[object]:
+        return []
+
+    def is_launchers(self) -> bool:
+        return self._is_launchers
+
+    def unheard_for(self) -> float:
+        return self._unheard
+
+    def where(self) -> str:
+        return "tls:10.0.0.2:4000"
+
+    def close(self) -> None:
+        os.close(self._news)
+
+
+class _Elsewhere(AbstractRunElsewhere):
+    """Whose coordinator gives places itself."""
+
+    def ask(self) -> JoinerPlace:
+        return JoinerPlace("worker-7", RunConfig("r", 2, 1, "jax", "train.py"))
+
+    def prepare(self, place: JoinerPlace) -> None:
+        pass
+
+
+def _of(keeper: _Keeper, pipes: Pipes, moved: list[str]) -> AgentCoordination:
+    inner = RemoteCoordination(_Elsewhere(), [PLACE])
+    return AgentCoordination(inner, pipes.agent, False, cast("HostKeeper", keeper), None, moved.append)
+
+
+def _hear_until(coordination: AgentCoordination, kind: type) -> list[object]:
+    heard: list[object] = []
+    until = time.monotonic() + 20.0
+    while not any(isinstance(it, kind) for it in heard) and time.monotonic() < until:
+        heard += coordination.hear()
+        time.sleep(0.01)
+    return heard
+
+
+def test_when_the_coordinator_says_that_the_launcher_is_gone_all_ends_at_once(pipes: Pipes) -> None:
+    keeper = _Keeper()
+    with closing(_of(keeper, pipes, [])) as coordination:
+        coordination.tell(Spawned("worker-1", 7))
+        pipes.kill_launcher()
+        assert coordination.hear() == [], "it may be the host that is gone"
+        keeper.launcher_gone = True
+        assert coordination.hear() == [End(False, 1, "the launcher is gone")]
+
+
+def test_an_agent_that_its_launcher_alone_has_lost_ends(pipes: Pipes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator is still heard, and says nothing of the launcher: it will start another agent here."""
+    monkeypatch.setattr(agent_coordination, "_WORD_WITHIN", 0.0)
+    with closing(_of(_Keeper(unheard=0.1), pipes, [])) as coordination:
+        coordination.tell(Spawned("worker-1", 7))
+        pipes.kill_launcher()
+        assert any(isinstance(it, End) for it in _hear_until(coordination, End))
+
+
+def test_when_the_launchers_host_is_gone_the_coordinator_that_was_elected_gives_places(
+    pipes: Pipes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_coordination, "_WORD_WITHIN", 0.0)
+    moved: list[str] = []
+    with closing(_of(_Keeper(unheard=5.0), pipes, moved)) as coordination:
+        coordination.tell(Spawned("worker-1", 7))
+        pipes.kill_launcher()
+        assert coordination.hear() == []
+        coordination.hear()
+        coordination.tell(Reaped("worker-1", -9))
+        coordination.ask(PLACE)
+        heard = _hear_until(coordination, PlaceGiven)
+        assert PlaceGiven("worker-7", PLACE) in heard
+        assert not any(isinstance(it, End) for it in heard)
+        assert moved == ["tls:10.0.0.2:4000"]
+
+
+def test_an_agent_does_not_heed_the_end_of_a_launcher_whose_host_was_cut_off(pipes: Pipes) -> None:
+    with closing(_of(_Keeper(is_launchers=False), pipes, [])) as coordination:
+        coordination.tell(Spawned("worker-1", 7))
+        assert coordination.hear() == []
+        pipes.launcher.send(End(False, 1, "the others have gone on"))
+        assert coordination.hear() == []
+
+
+def test_without_any_coordinator_an_agent_gives_up(pipes: Pipes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_coordination, "_WORD_WITHIN", 0.0)
+    with closing(_of(_Keeper(unheard=21.0), pipes, [])) as coordination:
+        coordination.tell(Spawned("worker-1", 7))
+        pipes.kill_launcher()
+        (end,) = [it for it in _hear_until(coordination, End) if isinstance(it, End)]
+        assert "too few hosts are left" in end.reason

@@ -97,7 +97,11 @@ def test_the_page_shows_members_a_loss_moving_charts_and_the_end(world: World, b
     expect(page.locator("#workers-note")).to_have_text("1 lost, survived")
     expect(page.locator("#story")).to_contain_text("worker-2 (pid")
     more_points(page, than=before)
-    expect(page.locator("#timeline rect").first).to_be_attached()
+    expect(page.locator("#timeline path").first).to_be_attached()
+    page.locator("#timeline").hover(position={"x": 300, "y": 8})  # what the first worker did there
+    expect(page.locator("#timeline .tip")).to_have_text(
+        re.compile(r"(computing|exchanging gradients), step [\d,]+: .* ms")
+    )
     page.locator("#checkpoint").click()
     expect(page.locator("#answer")).to_contain_text("this run writes no checkpoints")
     world.tell("enough")
@@ -114,6 +118,7 @@ def test_a_page_whose_process_is_killed_is_said_and_harms_nothing(world: World) 
 
     def trains() -> bool:
         with urlopen(metrics, timeout=PATIENCE) as answer:
+            assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"  # Prometheus's own
             return re.search(r"^shoal_step\S+ [1-9]", answer.read().decode(), re.MULTILINE) is not None
 
     eventually(trains, "a step")

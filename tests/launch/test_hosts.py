@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.network import FIRST, SECOND, Hosts, may_make_hosts
+
+from shoal.observe import story
+from shoal.observe.story import StoryKind
+from shoal.wire.keys import RunKey
 
 from .launched import World, eventually
 from .sshd import FAR, SSHD, Sshd
@@ -37,16 +43,40 @@ def sshd(world: World, hosts: Hosts, request: pytest.FixtureRequest) -> Iterator
     started.close()
 
 
-def test_one_command_starts_workers_on_two_hosts_and_replaces_those_that_die(world: World, sshd: Sshd) -> None:
+def revealed(key_file: Path, hosts: Hosts) -> list[str]:
+    """Processes of any host of the run in whose command line or environment the key is, in whatever form."""
+    key = bytes.fromhex(RunKey.load(key_file).hex())
+    forms = {key, key_file.read_bytes().strip(), key.hex().encode(), key.hex().upper().encode()}
+    forms |= {encode(key).strip(b"=\n") for encode in (base64.b64encode, base64.urlsafe_b64encode, base64.b32encode)}
+    pids = [pid for number in range(len(hosts.names)) for pid in hosts.processes(number)]
+    looked_at = {pid: [Path(f"/proc/{pid}/{name}") for name in ("cmdline", "environ")] for pid in pids}
+    assert len(looked_at) > 6, "launcher, coordinator, ssh, sshd, agent and workers"
+    return [str(path) for paths in looked_at.values() for path in paths if _has(path, forms)]
+
+
+def _has(path: Path, forms: set[bytes]) -> bool:
+    try:
+        text = path.read_bytes()
+    except OSError:
+        return False  # it has ended
+    return any(form in text for form in forms)
+
+
+def test_one_command_starts_workers_on_two_hosts_and_replaces_those_that_die(
+    world: World, sshd: Sshd, hosts: Hosts
+) -> None:
     run = world.run(WAIT, *HERE_AND_THERE)
     eventually(lambda: len(world.marks("up")) == 3, "all are up")
     os.kill(run.pid("worker-2"), signal.SIGKILL)
     eventually(lambda: len(world.marks("up")) == 4, "another has come")
     eventually(lambda: "worker-2" in run.err, "its end is told")
-    key = next(world.runtime.glob("shoal/*/key")).read_bytes()
-    for process in world.processes():
-        told = "".join(process.cmdline()) + str(process.environ())
-        assert key.hex() not in told, "the key is in no command line and in no environment"
+    assert run.finds("worker-3"), "its successor is one of the run's own workers, no guest"
+    coordinator = run.pid("coordinator")
+    os.kill(coordinator, signal.SIGKILL)
+    eventually(lambda: run.finds("coordinator") not in (None, coordinator), "the hosts have elected another, here")
+    assert not revealed(next(world.runtime.glob("shoal/*/key")), hosts), (
+        "no command line and no environment has the key"
+    )
     world.tell("go")
     assert run.wait() == 0, run.err
     assert run.out == "worker-0 is here\n"
@@ -61,8 +91,39 @@ def test_when_the_launcher_is_killed_nothing_stays_on_any_host(world: World, ssh
     eventually(lambda: len(world.marks("up")) == 3, "all are up")
     run.signal(signal.SIGKILL)
     run.wait()
-    eventually(lambda: not world.processes(), "nobody is left")
-    eventually(lambda: not list((sshd.runtime / "shoal").iterdir()), "nor a folder")
+    killed = time.monotonic()
+    eventually(lambda: not world.processes() and not list((sshd.runtime / "shoal").iterdir()), "nobody is left")
+    assert time.monotonic() - killed < 5.0, "nor a folder, within 5 s"
+
+
+def test_a_host_that_was_lost_is_named_and_its_workers_come_back_with_it(
+    world: World, sshd: Sshd, hosts: Hosts
+) -> None:
+    run = world.run(WAIT, *HERE_AND_THERE)
+    eventually(lambda: len(world.marks("up")) == 3, "all are up")
+    hosts.kill(1)
+    eventually(lambda: "the agent on far is gone, and its workers with it" in run.err, "it is named")
+    eventually(lambda: "far is not back yet" in run.err, "it was tried")
+    hosts.plug("up", 1)
+    sshd.start_again()
+    eventually(lambda: "far is back, with worker-3, worker-4" in run.err, "its workers are to come")
+    eventually(lambda: len(world.marks("up")) == 5, "they have come")
+    world.tell("go")
+    assert run.wait() == 0, run.err
+    assert "the agent on far is gone" in run.err
+
+
+@pytest.mark.full  # as the one before, but for how the loss is noticed
+def test_a_host_whose_cable_was_cut_comes_back_when_it_is_mended(world: World, sshd: Sshd, hosts: Hosts) -> None:
+    run = world.run(WAIT, *HERE_AND_THERE)
+    eventually(lambda: len(world.marks("up")) == 3, "all are up")
+    hosts.plug("down", 1)
+    eventually(lambda: "the agent on far is gone, and its workers with it" in run.err, "it is named")
+    hosts.plug("up", 1)
+    eventually(lambda: "far is back, with worker-3, worker-4" in run.err, "its workers are to come")
+    eventually(lambda: len(world.marks("up")) == 5, "they have come")
+    world.tell("go")
+    assert run.wait() == 0, run.err
 
 
 @pytest.mark.skipif(shutil.which("rsync") is None, reason="needs rsync")
@@ -83,15 +144,21 @@ def test_the_scripts_folder_is_copied_first_if_asked(world: World, sshd: Sshd, h
 
 @pytest.mark.full  # tests/hook/test_two_hosts.py trains on two hosts, too
 @pytest.mark.timeout(400)
-def test_a_training_on_two_hosts_has_the_bits_of_one(world: World, sshd: Sshd) -> None:
+def test_a_training_on_two_hosts_has_the_bits_of_one_and_its_story_is_here(world: World, sshd: Sshd) -> None:
+    """Although the chief is on the other host."""
+
     def weights(*options: object) -> str:
         words = ("--backend", "torch", "--pieces", 4, "--threads", 1)
         run = world.shoal("run", *words, *options, SCRIPTS / "until_told.py", 3)
         assert run.wait() == 0, run.err
         return run.out.strip().splitlines()[-1]
 
-    apart = weights("--hosts", f"{FIRST}:2,{FAR}:2")
+    logs = world.folder / "logs"
+    apart = weights("--hosts", f"{FAR}:2,{FIRST}:2", "--logs", logs)
     assert "weights" in apart
+    told = [event for event in story.read(logs) if event.kind is StoryKind.CALL]
+    assert [event.member for event in told] == ["worker-0", "worker-0"], "a fit begins, and ends"
+    assert sorted(told, key=lambda event: event.at) == told
     assert apart == weights("-n", 2)
 
 

@@ -15,8 +15,8 @@ from shoal.observe.time_shares import TimeShares
 ROWS, COLUMNS = 6, 40
 
 
-def reply(*members: MemberStatus, strategy: str = "allreduce", losses: int = 0) -> StatusReply:
-    return StatusReply("r1", "/x/train.py", "jax", strategy, 4, 1, 1, 61.0, "/logs", members, losses)
+def reply(*members: MemberStatus, strategy: str = "allreduce", losses: int = 0, wanted: int = 0) -> StatusReply:
+    return StatusReply("r1", "/x/train.py", "jax", strategy, 4, 1, 1, 61.0, "/logs", members, losses, wanted=wanted)
 
 
 def worker(number: int, waits: float, state: str = "training", step: int = 7) -> MemberStatus:
@@ -46,6 +46,12 @@ def test_the_last_checkpoint_is_named() -> None:
 def test_losses_and_those_who_are_coming_are_counted() -> None:
     told = progress(reply(worker(0, 0.0), worker(1, 0.0, "lost"), worker(2, 0.0, "starting"), losses=1))
     assert told.startswith("1 of 2 workers · step 7 · 100 samples/s · 1 lost")
+
+
+def test_of_those_who_are_wanted_the_lost_are_missing_and_a_standby_is_not() -> None:
+    here = worker(0, 0.0), worker(1, 0.0)
+    assert progress(reply(*here, worker(2, 0.0, "lost"), wanted=3)).startswith("2 of 3 workers · step 7")
+    assert progress(reply(*here, worker(2, 0.0, "ready"), wanted=2)).startswith("2 workers · 1 standing by · step 7")
 
 
 def test_without_a_common_step_their_rates_add_up() -> None:

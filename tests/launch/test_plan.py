@@ -206,6 +206,12 @@ def test_a_backend_that_is_not_installed_says_how_to_get_it(script, environ, ins
         make_plan(LaunchRequest(1, script), environ, CORES)
 
 
+def test_hosts_that_are_to_wait_for_each_other_have_workers_that_wait_as_long(script, environ):
+    wait, first = (LaunchRequest(1, script, backend="jax", on_split=word, timeout=2.0) for word in ("wait", "first"))
+    assert make_plan(wait, environ, CORES).config.deadlines.orphaned == 300.0
+    assert make_plan(first, environ, CORES).config.deadlines.orphaned == 20.0
+
+
 def test_a_timeout_sets_both_deadlines(script, environ):
     deadlines = make_plan(LaunchRequest(1, script, backend="jax", timeout=2.0), environ, CORES).config.deadlines
     assert (deadlines.silence, deadlines.stall) == (2.0, 120.0)
@@ -254,6 +260,13 @@ def test_modules_are_found_without_being_imported(environ, tmp_path, monkeypatch
             "--compress bf16: what the stages of a pipeline send each other travels as it is",
         ),
         ({"stages": 2}, "--stages 2 goes with --strategy pipeline"),
+        ({"every": 5}, "--every 5 goes with --strategy local, not with allreduce"),
+        ({"strategy": "local", "every": 0}, "--every 0: expected a number of steps, at least 1"),
+        ({"strategy": "local", "replicas": 0}, "--replicas 0: expected at least 1"),
+        ({"strategy": "local", "workers": 3, "replicas": 2}, "--replicas 2 is too few for 3 workers"),
+        ({"strategy": "local", "pieces": 4}, "--pieces 4: with --strategy local .* Say how many with --replicas"),
+        ({"strategy": "local", "servers": 1}, "--servers 1 is for training with parameter servers"),
+        ({"strategy": "local", "compress": "auto"}, "--compress auto measures what pays from step to step"),
         ({"strategy": "ps"}, "needs at least one: --servers 1"),
         ({"strategy": "ps", "servers": 0}, "needs at least one: --servers 1"),
         ({"servers": -1}, "--servers -1: expected 0 or more servers"),
@@ -434,3 +447,30 @@ def test_a_cluster_of_tensorflow_that_is_left_over_is_named_and_kept_from_worker
     assert environment.left_over(left).startswith("TF_CONFIG is set; workers do not see it")
     alone = make_plan(LaunchRequest(workers=1, script=script, backend="jax"), left, (0, 1))
     assert alone.workers[0].environment["TF_CONFIG"] == "{}", "one worker is plain Keras"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"memory": "2G"}, "--memory 2G is what --strategy auto may use"),
+        ({"strategy": "auto", "memory": "lots"}, "--memory lots: expected an amount of memory, such as 800M"),
+        ({"strategy": "auto", "memory": "0G"}, "--memory 0G: expected"),
+        ({"strategy": "auto", "sliced": True}, "--sliced goes with --strategy allreduce, not with auto"),
+        ({"strategy": "pipeline", "sliced": True}, "--sliced goes with --strategy allreduce, not with pipeline"),
+        (
+            {"strategy": "auto", "compress": "bf16"},
+            "--strategy auto chooses among plans whose numbers travel as they are",
+        ),
+        ({"strategy": "auto", "stages": 2}, "--stages 2 goes with --strategy pipeline, not with auto"),
+    ],
+    ids=str,
+)
+def test_what_goes_with_another_strategy_is_refused(script, environ, asked, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        make_plan(LaunchRequest(2, script, backend="torch", **asked), environ, CORES)
+
+
+@pytest.mark.parametrize(("text", "size"), [("2G", 2 * 10**9), ("1.5GiB", 3 << 29), ("800mb", 8 * 10**8), ("123", 123)])
+def test_memory_is_said_as_people_write_it(script, environ, text, size):
+    request = LaunchRequest(2, script, backend="torch", strategy="auto", memory=text)
+    assert make_plan(request, environ, CORES).config.memory == size

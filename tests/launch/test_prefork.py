@@ -26,6 +26,7 @@ def until(word):
 def start(world: World, text: str, *options: object) -> Launched:
     path = world.folder / "train.py"
     path.write_text(PRELUDE + text)
+    world.starts_anew = True
     return world.shoal("run", *(options or ("--backend", "jax")), "-n", 2, path)
 
 

@@ -18,6 +18,9 @@ def config(folder: str = "/logs") -> RunConfig:
 
 def test_the_opening_is_one_line_with_all_that_fixes_the_run():
     assert report.opening(config()) == "shoal: run r1 · 2 workers · 4 pieces · 1 thread each · jax · logs in /logs"
+    assert "2 workers · 4 replicas · 1 thread each" in report.opening(
+        msgspec.structs.replace(config(), strategy="local")
+    )
 
 
 @pytest.mark.parametrize(

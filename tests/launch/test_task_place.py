@@ -40,6 +40,8 @@ POOLS = {"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222"]}, "tas
 JAX = {"JAX_COORDINATOR_ADDRESS": "[2001:db8::1]:1234", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"}
 PET = {"PET_NODE_RANK": "1", "PET_NNODES": "2", "PET_MASTER_ADDR": "job-0", "PET_MASTER_PORT": "29400"}
 
+POD = {"JOB_COMPLETION_INDEX": "2", "SHOAL_TASKS": "4", "SHOAL_FIRST": "shoal-worker-0-0.shoal"}
+
 
 @pytest.mark.parametrize(
     ("environ", "rank", "size", "first", "port", "local"),
@@ -52,6 +54,9 @@ PET = {"PET_NODE_RANK": "1", "PET_NNODES": "2", "PET_MASTER_ADDR": "job-0", "PET
         ({"CLUSTER_SPEC": json.dumps(POOLS)}, 1, 2, "a", 2222, (0, 1)),
         (JAX, 3, 4, "2001:db8::1", 1234, (0, 1)),
         (PET, 1, 2, "job-0", 29400, (0, 1)),
+        (POD, 2, 4, "shoal-worker-0-0.shoal", 0, (0, 1)),
+        (POD | {"SHOAL_FIRST": "shoal-worker-0-0.shoal:7777"}, 2, 4, "shoal-worker-0-0.shoal", 7777, (0, 1)),
+        (PET | {"JOB_COMPLETION_INDEX": "1"}, 1, 2, "job-0", 29400, (0, 1)),
     ],
 )
 def test_each_launcher_tells_a_place(

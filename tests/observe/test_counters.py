@@ -26,6 +26,17 @@ def test_pieces_steps_and_compilations_are_counted_and_told_lately_or_in_all() -
     assert lately.shapes == ("(8, 17)",)
 
 
+def test_how_stale_updates_were_is_told_lately_on_average() -> None:
+    counters = Counters()
+    assert counters.figures().staleness_mean is None
+    counters.staleness.update([0, 4])
+    before = counters.figures()
+    assert before.staleness_mean == 2.0
+    counters.staleness.update([1, 1, 4])
+    assert counters.figures().since(before).staleness_mean == 2.0
+    assert summed([before, counters.figures()]).aged == 7
+
+
 def test_before_the_first_piece_nothing_of_the_system_counts() -> None:
     assert Counters().figures() == WorkerFigures()
 

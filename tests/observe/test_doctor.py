@@ -150,7 +150,7 @@ def test_one_small_piece_for_each_worker_is_not_too_small_a_piece() -> None:
     assert found(worker(0, counted=pieces(1000, 0.001)), worker(1, counted=pieces(1000, 0.001))) == []
 
 
-def test_a_slow_link_is_told_with_bytes_and_speed_and_what_a_larger_batch_would_give() -> None:
+def test_a_slow_link_is_told_with_bytes_and_speed_and_what_a_larger_batch_or_a_codec_would_give() -> None:
     far = pieces(sent=4_200_000_000, arrived=90_000_000, arriving=30.0)
     (only,) = found(worker(0, counted=far, exchanging=0.5), worker(1, counted=far, exchanging=0.5))
     assert only.kind is FindingKind.EXCHANGE
@@ -159,6 +159,14 @@ def test_a_slow_link_is_told_with_bytes_and_speed_and_what_a_larger_batch_would_
         "3.0 MB a second"
     )
     assert "about 33 % more samples a second" in only.advice
+    assert "`--compress bf16` sends half of the bytes (about 18 % more)" in only.advice
+    assert "`--compress int8` a quarter of them (about 29 % more)" in only.advice
+
+
+def test_where_a_codec_is_at_work_no_other_is_advised() -> None:
+    far = pieces(sent=4_200_000_000, arrived=90_000_000, arriving=30.0, spared=4_200_000_000)
+    (only,) = found(worker(0, counted=far, exchanging=0.5), worker(1, counted=far, exchanging=0.5))
+    assert "--compress" not in only.advice
 
 
 def test_an_exchange_through_memory_says_how_much() -> None:

@@ -12,6 +12,7 @@ import pytest
 from shoal.observe import record_files
 from shoal.observe.phases import Phase
 from shoal.observe.record_files import OLDER_SPANS, SPANS, RecordFile, dropped, from_frame, read, to_frame
+from shoal.observe.record_reader import RecentRecord
 from shoal.observe.spans import KeptSpan, Span, SpanBlock
 
 AHEAD = 1_700_000_000.0
@@ -45,6 +46,24 @@ def test_spans_are_read_in_the_order_in_which_they_began_what_is_inside_last(tmp
         (Phase.EXCHANGING, False),
         (Phase.WAITING, True),
     ]
+
+
+def test_the_end_of_a_record_is_read_again_and_again_as_if_all_of_it_was(tmp_path: Path) -> None:
+    """While frames are replaced, files become older ones, one is deleted and one emptied."""
+    file, recent, looked = RecordFile(tmp_path, "worker-0", limit=3000), RecentRecord(tmp_path), 0
+    for step in range(0, 400, 4):
+        if step == 200:
+            (tmp_path / f"worker-0{SPANS}").unlink()
+        if step == 260:
+            os.truncate(tmp_path / f"worker-0{SPANS}", 0)
+        if step % 28:
+            file.write(block(step, step + 1, step + 2, step + 3, going_on=step + 4))
+        else:
+            file.write(block(going_on=step))
+        since = AHEAD + (step - 12) / 10
+        assert recent.read(since) == read(tmp_path, since)
+        looked += any(recent._starts.values())
+    assert looked > 50, "what was over was passed over"
 
 
 def test_what_goes_on_is_the_last_that_is_known_and_only_once(tmp_path: Path) -> None:

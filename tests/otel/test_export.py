@@ -14,7 +14,7 @@ from shoal.observe.phases import Phase
 from shoal.observe.record_files import RecordFile
 from shoal.observe.spans import KeptSpan, SpanBlock
 from shoal.observe.story import Story, StoryKind
-from shoal.otel.process import SpanFollower
+from shoal.otel.process import SpanFollower, summary
 
 from .receiver import attributes, collecting
 
@@ -111,6 +111,15 @@ def test_a_sampler_chooses_whole_steps(tmp_path: Path, monkeypatch) -> None:
             by_step[span.attributes["shoal.step"]] = by_step.get(span.attributes["shoal.step"], 0) + 1
     assert set(by_step.values()) == {7}, "the step, and for each of two workers its own and two phases"
     assert 40 < len(by_step) < 160
+
+
+def test_steps_that_were_too_many_are_told_at_the_end(tmp_path: Path) -> None:
+    leave_logs(tmp_path, count=200)
+    follower = SpanFollower(RUN, tmp_path, InMemorySpanExporter(), most=50.0)
+    follower.finish(soon())
+    left_out = follower.traces.left_out
+    assert 0 < left_out < 200
+    assert f"; of 200 steps {left_out} were left out" in summary(follower, "there", is_all=True)
 
 
 def test_a_collector_gets_them_over_http(tmp_path: Path, monkeypatch) -> None:

@@ -14,6 +14,8 @@ from shoal.strategies.stages import choose_cuts, costs, cut
 
 uneven: dict[str, list[float]] = {}
 names = [name for name in dir(keras.applications) if name[0].isupper()]
+if keras.backend.backend() == "torch":
+    names = [name for name in names if not name.startswith("NASNet")]  # Keras has none there
 for name in names:
     make = getattr(keras.applications, name)
     if not callable(make) or "weights" not in inspect.signature(make).parameters:

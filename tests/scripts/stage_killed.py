@@ -1,7 +1,10 @@
-"""Trains in stages while workers kill themselves, in the middle of a step: `stage_killed.py OUT KILLS`.
+"""Trains in stages while workers kill themselves, in the middle of a step.
 
-A kill happens when all workers are there, so that every stage keeps a holder. While somebody is missing, steps
-are slow, so that there are enough of them for all kills.
+    stage_killed.py OUT KILLS WORKERS [lean]
+
+A kill happens when all workers are there, so that every stage keeps a holder; with `lean`, where it takes the last one,
+not before there is a checkpoint. While somebody is missing, steps are slow, so that there are enough of them for all
+kills.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from pipelined_models import skips
 
 import shoal
 
-out, kills = Path(sys.argv[1]), int(sys.argv[2])
-STEPS, WORKERS = 64, 4
+out, kills, WORKERS, lean = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:] == ["lean"]
+STEPS = 64
 
 
 class Killed(keras.callbacks.Callback):
@@ -36,6 +39,9 @@ class Killed(keras.callbacks.Callback):
         if any(lives(pid) for pid in pids):
             return  # somebody is about to be gone
         if done >= kills or batch < 2 + done or shoal.size() < WORKERS:
+            return
+        if lean and not list(out.parent.glob("checkpoints/step-*")):
+            time.sleep(0.2)
             return
         drawn = random.Random(f"{kills} {done}")
         if shoal.rank() != drawn.randrange(WORKERS):
@@ -59,7 +65,8 @@ def kill(after: float) -> None:
 
 out.mkdir(exist_ok=True)
 keras.utils.set_random_seed(11)
-model = models.compile_for_classes(skips(), keras.optimizers.Adam(0.01), metrics=["accuracy"])
+with shoal.Pipeline(lean=lean).scope():
+    model = models.compile_for_classes(skips(), keras.optimizers.Adam(0.01), metrics=["accuracy"])
 x, y = models.images(16 * STEPS)
 history = model.fit(x, y, batch_size=16, epochs=1, verbose=0, callbacks=[Killed()])
 told = {"weights": models.weights_hash(model), "loss": [value.hex() for value in history.history["loss"]]}

@@ -49,8 +49,8 @@ def graph(kind: type[keras.Model] = keras.Model, optimizer: Any = "sgd", loss: s
     return model
 
 
-def check(model: keras.Model, stages: int = 2, callbacks: Any = ()) -> None:
-    refuse_unless_stageable(model, callbacks)
+def check(model: keras.Model, stages: int = 2, callbacks: Any = (), lean: bool = False) -> None:
+    refuse_unless_stageable(model, callbacks, lean)
     choose_cuts(take_apart(model).graph, stages)
 
 
@@ -75,6 +75,8 @@ CASES: dict[str, Callable[[], None]] = {
     "a_scaled_loss": lambda: check(graph(optimizer=keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))),
     "accumulated_gradients": lambda: check(graph(optimizer=keras.optimizers.SGD(gradient_accumulation_steps=2))),
     "swapped_averages": lambda: check(graph(), callbacks=[keras.callbacks.SwapEMAWeights()]),
+    "saved_in_the_middle": lambda: check(graph(), callbacks=[keras.callbacks.ModelCheckpoint("x.keras", save_freq=3)]),
+    "a_lean_backup": lambda: check(graph(), callbacks=[keras.callbacks.BackupAndRestore("x")], lean=True),
     "more_stages_than_layers": lambda: check(graph(), stages=3),
     "a_mask_at_every_cut": masked,
     "one_stage": lambda: shoal.Pipeline(stages=1),

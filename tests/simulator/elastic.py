@@ -64,7 +64,7 @@ from shoal.cluster.view import Member, View, role_of
 from shoal.collectives.group import Gathered
 from shoal.collectives.messages import Reduced, SlotsPublished
 from shoal.config import RunConfig, Saving, Servers
-from shoal.errors import CutOff, RunEnded, WireError
+from shoal.errors import CutOff, RunEnded, StageLost, WireError
 from shoal.session import Session
 from shoal.store.decisions.director_messages import FROM_DIRECTOR, TO_DIRECTOR
 from shoal.store.decisions.placement import Placement
@@ -73,11 +73,12 @@ from shoal.training.logs import Logs
 from shoal.training.position import Position
 from shoal.wire.messages import Message
 
+from .local_toy import reference_of
 from .machine import COORDINATOR, End, Process, SimulatedListener, World, simulated
 from .plan import DEADLINES, Fault, Plan, random_plan
 from .script import Script
 from .shard_history import OBSERVERS, ObservedDirector, ShardHistory
-from .toy import EPOCHS, Reference, Step
+from .toy import EPOCHS, Step
 from .toy_writer import WRITERS, Checkpoints
 from .wrong import Wrong
 
@@ -634,7 +635,7 @@ class Watcher:
 
     def __post_init__(self) -> None:
         if not self.sim.plan.at_own_pace:
-            self.reference = Reference(self.sim.plan)
+            self.reference = reference_of(self.sim.plan)
 
     @property
     def expected(self) -> list[Step]:
@@ -673,7 +674,7 @@ class Watcher:
             self.hopeless = not any(self.knows(worker.id) for worker in self.views[-1].workers)
 
     def counts(self, id: str) -> bool:
-        return self.sim.membership._members[id].counts
+        return self.sim.membership._roster.members[id].counts
 
     def knows(self, id: str) -> bool:
         """Whether it could still tell others where the run stands."""
@@ -707,7 +708,7 @@ class Watcher:
             anew = name in self._seeds  # those who had heard another word are gone
             self._seeds[name] = int(told.chiefs)
             if anew:
-                self.reference = Reference(self.sim.plan)
+                self.reference = reference_of(self.sim.plan)
             for fit in self._seeds if anew else [name]:
                 self.reference.fit(fit, self._seeds[fit])
 
@@ -725,7 +726,18 @@ class Watcher:
         self.same(script, what, (shared.members, tuple(who)))
 
     def committed(self, script: Script, step: Step, exchanged: Exchanged, logs: Logs) -> None:
-        members = exchanged.shared.members
+        self.committed_by(script, step, exchanged.shared.members, logs)
+
+    def lost_a_stage(self, script: Script) -> None:
+        """That is right if nobody who counts has it any more; then the run can't go on."""
+        others = [one for id, one in self.sim.scripts.items() if self.knows(id)]
+        for stage in range(self.sim.plan.stages):
+            if not any(one.holds_stage(stage) for one in others):
+                self.hopeless = True
+        counts = self.counts(script.process.name)
+        self.check(self.hopeless or not counts, f"{script.process.name} says that a stage is lost, and none is")
+
+    def committed_by(self, script: Script, step: Step, members: tuple[str, ...], logs: Logs) -> None:
         self.check(len(members) >= self.sim.plan.least, f"step {step[:3]}: {members} are not enough")
         if not self._committed or self._committed[-1] != step:
             if step not in self._committed:
@@ -736,7 +748,7 @@ class Watcher:
                 self.sim.mark(f"step {count}")
             else:
                 behind = len(self._committed) - 1 - self._committed.index(step)
-                late = behind > 1 and self.counts(script.process.name)
+                late = behind > max(1, 2 * self.sim.plan.every - 1) and self.counts(script.process.name)
                 self.check(not late, f"{script.process.name} committed {step} {behind} steps after others")
         self.logged(script, step[:3], logs)
 
@@ -753,7 +765,7 @@ class Watcher:
         me = script.process.name
         self.gave(script, name, at)
         before = sum(fit == "first" for fit, *_ in self.expected) if name == "second" else 0
-        weights = self.expected[before + at.total - 1][3] if before + at.total else Reference(self.sim.plan).weights
+        weights = self.expected[before + at.total - 1][3] if before + at.total else reference_of(self.sim.plan).weights
         self.check(script.weights == weights, f"{me} was told other weights than those at {at}")
 
     def returned(self, script: Script, what: str, value: object) -> None:
@@ -811,7 +823,8 @@ class Watcher:
         alone = "nobody knows where the run stands" in error  # a newcomer, and all who could tell it were lost
         haunted = "ghost" in self.sim.fired and "instead of its arrays" in why  # a refusal came when none was expected
         deserter = "finished its script at step" in why and "cut" in self.sim.fired
-        return alone or haunted or deserter
+        stageless = isinstance(self.errors.get(id), StageLost) and self.hopeless
+        return alone or haunted or deserter or stageless
 
     def failed_twice(self) -> bool:
         errors = [str(error) for error in self.errors.values() if isinstance(error, ValueError)]
@@ -827,7 +840,7 @@ class Watcher:
         return "; ".join(self.lost().values())
 
     def whereabouts(self) -> str:
-        members = self.sim.membership._members.items()
+        members = self.sim.membership._roster.members.items()
         where = ", ".join(f"{id} {state.beat.doing} at {state.beat.step}" for id, state in members if state.counts)
         return (
             f"view {self.views[-1] if self.views else None}; {where}; lost: {self.why()}; {len(self._committed)} steps"
@@ -876,7 +889,8 @@ def due(plan: Plan) -> float:
     if plan.at_own_pace:
         return 30.0 * max(1.0, plan.slow / 5)
     dawdled = sum(plan.stall for fault in plan.faults if fault.kind == "dawdle")
-    return 20.0 * (1 + plan.parts) / 2 + 6.0 * len(plan.faults) + dawdled
+    hops = 20.0 * plan.stages  # a piece goes from stage to stage, and every message may be held up
+    return 20.0 * (1 + plan.parts) / 2 + 6.0 * len(plan.faults) + dawdled + hops
 
 
 def _covers(placement: Placement, here: set[str]) -> bool:

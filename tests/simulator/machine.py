@@ -29,14 +29,16 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 import shoal.clock
 from shoal.clock import Deadline
-from shoal.cluster import coordinator_link
+from shoal.cluster.coordinator_link import link as coordinator_link
+from shoal.cluster.coordinator_link import reaching, service_feed
 from shoal.cluster.messages import Beat
 from shoal.collectives import formation, messenger
 from shoal.errors import BadFrame, PeerClosed, PeerTimeout
 from shoal.observe import recorder
+from shoal.observe.counters import Counters, SystemFigures, WorkerFigures
 from shoal.store import client, links, server
 from shoal.store.values.messages import ShardMessage
-from shoal.training import store_layout, synchronous
+from shoal.training import pipeline_step, pipelined, store_layout, synchronous
 from shoal.wire.messages import Message
 from shoal.wire.transfer import transfer
 
@@ -87,10 +89,11 @@ class World:
     def run(self, until: Callable[[], bool], limit: float) -> bool:
         """Let things happen. False if it is not over before the limit."""
         self.hub = getcurrent()
+        agenda, pop = self._agenda, heapq.heappop
         while not until():
-            if not self._agenda or self._agenda[0][0] > limit:
+            if not agenda or agenda[0][0] > limit:
                 return False
-            self.time, _, act = heapq.heappop(self._agenda)
+            self.time, _, act = pop(agenda)
             act()
         return True
 
@@ -109,8 +112,7 @@ class World:
         """From this end of a stream to the other."""
         self.sent += 1
         assert end.other is not None
-        pair = frozenset((end.process.name, end.other.process.name))
-        if pair in self._cut:
+        if self._cut and (pair := frozenset((end.process.name, end.other.process.name))) in self._cut:
             self._cut[pair].append((end, item))
             return
         delay = self.random.expovariate(1 / self.latency)
@@ -157,7 +159,8 @@ class Task:
         self.done = False
         self._ready: Callable[[], Any] | None = None
         self._until = FOREVER
-        self._timer = 0
+        self._alarm = FOREVER  # the first time on the agenda at which it is looked whether `_until` has come
+        self._condition: _Condition | None = None  # that it waits for: nothing else wakes it
         self._scheduled = False
         # Its parent is the scheduler, whoever starts it: there it goes when it is over.
         self._greenlet = greenlet(lambda: self._run(run), process.world.hub)
@@ -175,19 +178,19 @@ class Task:
             self.done = True
             self.process.poke()
 
-    def block(self, ready: Callable[[], Any], until: float = FOREVER) -> bool:
-        """Whether it became true before `until`."""
-        world = self.process.world
+    def block(self, ready: Callable[[], Any], until: float = FOREVER, condition: _Condition | None = None) -> bool:
+        """Whether it became true before `until`. Of a condition: it is looked at when that is notified."""
+        process, world = self.process, self.process.world
         while not ready():
-            if not self.process.alive:
+            if not process.alive:
                 raise GreenletExit
             if world.time >= until:
                 return False
-            self._ready, self._until = ready, until
-            if until < FOREVER:
-                self._timer += 1
-                world.at(until, lambda timer=self._timer: self._expire(timer))
-            world.switch()
+            self._ready, self._until, self._condition = ready, until, condition
+            if until < self._alarm:
+                self._alarm = until
+                world.at(until, self._expire)
+            world.hub.switch()
         return True
 
     def sleep(self, seconds: float) -> None:
@@ -206,8 +209,17 @@ class Task:
                 self._greenlet.throw(GreenletExit)
             self.done = True
 
-    def _expire(self, timer: int) -> None:
-        if timer == self._timer and self._ready is not None and not self._scheduled:
+    def _expire(self) -> None:
+        world = self.process.world
+        if world.time < self._alarm:
+            return  # an earlier one was set meanwhile, and set this one anew
+        self._alarm = FOREVER
+        if self._ready is None or self._until == FOREVER:
+            return
+        if world.time < self._until:
+            self._alarm = self._until
+            world.at(self._until, self._expire)
+        elif not self._scheduled:
             self._resume()
 
     def _resume(self) -> None:
@@ -221,7 +233,7 @@ class Task:
             return
         if self._ready is not None and not self._ready() and process.world.time < self._until:
             return
-        self._ready = None
+        self._ready = self._condition = None
         self._greenlet.switch()
 
 
@@ -243,8 +255,10 @@ class Process:
         return Task(self, run)
 
     def poke(self) -> None:
+        """Something has happened that threads may wait for, but for those that wait for a condition."""
         for task in self.tasks:
-            task.poke()
+            if task._ready is not None and task._condition is None:
+                task.poke()
 
     def pause(self, seconds: float) -> None:
         self.paused_until = max(self.paused_until, self.world.time + seconds)
@@ -491,9 +505,16 @@ class _Poll:
 
     def poll(self, milliseconds: float) -> list[Any]:
         task = current()
-        until = task.process.world.time + milliseconds / 1000
-        task.block(lambda: any(what.readable() for what in self._registered), until)
-        return [what for what in self._registered if what.readable()]
+        registered = self._registered
+
+        def ready() -> bool:
+            for what in registered:  # noqa: SIM110
+                if what.readable():
+                    return True
+            return False
+
+        task.block(ready, task.process.world.time + milliseconds / 1000)
+        return [what for what in registered if what.readable()]
 
 
 class _Key(NamedTuple):
@@ -526,7 +547,14 @@ class _Selector:
     def select(self, seconds: float) -> list[tuple[_Key, int]]:
         task = current()
         keys = self._keys.values()
-        task.block(lambda: any(key.fileobj.readable() for key in keys), task.process.world.time + seconds)
+
+        def ready() -> bool:
+            for key in keys:  # noqa: SIM110 (a generator costs as much as what it asks for)
+                if key.fileobj.readable():
+                    return True
+            return False
+
+        task.block(ready, task.process.world.time + seconds)
         return [(key, 1) for key in keys if key.fileobj.readable()]
 
     def close(self) -> None:
@@ -550,10 +578,12 @@ class _Condition:
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> bool:
         until = FOREVER if timeout is None else self._process.world.time + timeout
-        return current().block(predicate, until)
+        return current().block(predicate, until, self)
 
     def notify_all(self) -> None:
-        self._process.poke()
+        for task in self._process.tasks:
+            if task._condition is self:
+                task.poke()
 
 
 class _Event:
@@ -596,7 +626,7 @@ def _block(ready: Callable[[], bool], deadline: Deadline, wake: SimulatedWakeup 
     if wake is None:
         return current().block(ready, deadline.at)
     wake.check()
-    current().block(lambda: wake.readable() or ready(), deadline.at)
+    current().block(lambda: wake._reason is not None or ready(), deadline.at)
     wake.check()
     return ready()
 
@@ -607,7 +637,14 @@ def wait(what: Any, events: int, deadline: Deadline, wake: Any = None) -> bool:
 
 def await_any(awaited: Iterable[End], unsent: Iterable[End], deadline: Deadline, wake: Any = None) -> list[End]:
     ends = list(awaited)
-    _block(lambda: any(end.inbox or end.eof for end in ends), deadline, wake)
+
+    def ready() -> bool:
+        for end in ends:  # noqa: SIM110
+            if end.inbox or end.eof:
+                return True
+        return False
+
+    _block(ready, deadline, wake)
     return [end for end in ends if end.inbox or end.eof]
 
 
@@ -657,6 +694,7 @@ class _Proven(Message, frozen=True):
 
 
 _PROVEN = _Proven()
+_NO_FIGURES = WorkerFigures()
 COORDINATOR = "coordinator"
 
 
@@ -676,6 +714,7 @@ def simulated(world: World, more: Sequence[Replaced] = ()) -> Iterator[None]:
         close=_EventFd.close,
         _exit=_exit_at_once,
         getppid=lambda: 1,
+        register_at_fork=lambda after_in_child: None,
     )
     threads = SimpleNamespace(Condition=_Condition, Event=_Event, Lock=_Condition, Thread=_Thread)
     watch = SimpleNamespace(monotonic=world.now, sleep=lambda seconds: current().sleep(seconds))
@@ -683,6 +722,8 @@ def simulated(world: World, more: Sequence[Replaced] = ()) -> Iterator[None]:
         *more,
         (shoal.clock, "SystemClock", lambda: clock),
         (synchronous, "time", SimpleNamespace(perf_counter=world.now)),
+        (pipelined, "time", SimpleNamespace(perf_counter=world.now)),
+        (pipeline_step, "time", SimpleNamespace(perf_counter=world.now)),
         (messenger, "SystemClock", lambda: clock),
         (messenger, "wait", wait),
         (messenger, "await_any", await_any),
@@ -690,7 +731,10 @@ def simulated(world: World, more: Sequence[Replaced] = ()) -> Iterator[None]:
         (formation, "wait", wait),
         (formation, "connect", connect),
         (formation, "accept_any", lambda listeners, *rest: listeners[0].accept(*rest)),
-        (coordinator_link, "connect", connect),
+        (reaching, "connect", connect),
+        (reaching, "os", system),
+        (reaching, "time", watch),
+        (service_feed, "threading", threads),
         (coordinator_link, "Wakeup", SimulatedWakeup),
         (coordinator_link, "os", system),
         (coordinator_link, "select", SimpleNamespace(poll=_Poll, POLLIN=1)),
@@ -698,6 +742,10 @@ def simulated(world: World, more: Sequence[Replaced] = ()) -> Iterator[None]:
         (coordinator_link, "time", watch),
         (coordinator_link, "resident_bytes", lambda: 0),
         (recorder, "time", SimpleNamespace(monotonic=world.now)),
+        # What is counted for people, by which nobody decides anything.
+        (Counters, "figures", lambda counters: _NO_FIGURES),
+        (WorkerFigures, "since", lambda figures, earlier: _NO_FIGURES),
+        (SystemFigures, "now", SystemFigures),
         (coordinator_link, "print", lambda *_, **__: None),
         (client, "threading", threads),
         (client, "time", watch),

@@ -10,9 +10,9 @@ import msgspec
 
 from shoal.config import Deadlines
 
-DEADLINES = Deadlines(silence=2.0, stall=12.0, connect=5.0, start=15.0)
+DEADLINES = Deadlines(silence=2.0, stall=12.0, connect=5.0, orphaned=5.0, start=15.0)
 SILENCE = 0.5  # seconds after which a member is lost, at their own pace
-PACED = Deadlines(silence=SILENCE, stall=12.0, connect=5.0, start=15.0)
+PACED = Deadlines(silence=SILENCE, stall=12.0, connect=5.0, orphaned=5.0, start=15.0)
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,9 @@ class Plan:
     stops_on: int | None = None  # only that worker's do, and the others hear of it
     raises: int | str | None = None  # a call between the fits raises, and is caught: on "all", or on one worker only
     executes: int = 1  # steps between two calls of the callbacks
+    every: int = 0  # replicas, one for each piece, train by themselves for so many steps; 0: all train together
+    stages: int = 0  # that the model is cut into; 0: it is not
+    lean: bool = False  # no copies of stages are kept
     pieces_last: bool = False  # a piece's arrays stay as they are, so that a redo need not compute it again
     # With servers: each worker at its own pace if there may be stale updates, else all together. Then `restarts` is how
     # many of the lost are replaced, whoever they are.

@@ -12,6 +12,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from shoal.codecs.codec import AS_THEY_ARE
@@ -21,6 +22,7 @@ from shoal.session import Session
 from shoal.store.decisions.worker_state import BatchWork, EpochEnd, LookUp, Rest
 from shoal.store.server import KeptShard
 from shoal.store.values.ledger import Ledger
+from shoal.strategies.abstract import PipelineSettings
 from shoal.strategies.allreduce import Division, Exchanged, Reduction
 from shoal.strategies.notes import Note
 from shoal.strategies.schema import Array, Combine, Entry, Schema
@@ -28,13 +30,17 @@ from shoal.training.asynchronous import AsynchronousTraining
 from shoal.training.calls import decode_plain, encode_plain
 from shoal.training.data_agreement import DataState, agree_on_data
 from shoal.training.fit_store import leave_last
+from shoal.training.local import LocalTraining
 from shoal.training.logs import Logs
 from shoal.training.prepared import Description, FitArguments, Prepared
+from shoal.training.replicas import RoundStart
 from shoal.training.served_saving import CheckpointShardWriter
 from shoal.training.synchronous import SynchronousTraining
 from shoal.training.updates import AbstractUpdates, OwnUpdates, ServedUpdates
 
+from .local_toy import LocalToyEngine, ToyOuter
 from .machine import Process, current
+from .staged import ObservedPipeline, StagedEngine, ToyStages
 from .toy import BATCH, EPOCHS, SAMPLES, NoTables, PacedEngine, ToyEngine, ToyModel, ToyOptimizer, stops, tested
 from .toy_server import ToyTensors
 
@@ -56,8 +62,11 @@ class Script:
         self.model = ToyModel(self.plan.executes)
         self.engine = self._make_engine()
         self.optimizer = ToyOptimizer(self.engine)
+        self.outer = ToyOuter(self.engine)
         self.knows = not run.worker_group.is_late  # its weights are the run's
         self.halts = self.saves = False  # at the next batch
+        self.stages: ToyStages | None = None  # of the fit that is going on, or was last
+        self.pipeline: ObservedPipeline | None = None  # the same
         self._kept: dict[int, KeptShard] = {}  # of a server: what it has from the fit before
         self.fails: str | None = None
         self.dawdles = 0.0  # seconds that what it does next takes longer
@@ -70,10 +79,14 @@ class Script:
         )
 
     @property
-    def weights(self) -> int:
-        return int(self.engine.weights.value[0])
+    def weights(self) -> int | float:
+        return self.engine.digest() if isinstance(self.engine, StagedEngine) else self.engine.weights.value[0].item()
 
     def _make_engine(self) -> ToyEngine:
+        if self.plan.stages:
+            return StagedEngine(self.plan, self.number, partial(self.work, 0.01))
+        if self.plan.every:
+            return LocalToyEngine(self.plan, self.number, partial(self.work, 0.05))
         if not self.plan.at_own_pace:
             return ToyEngine(self.plan, self.number, partial(self.work, 0.05))
         slowness = self.plan.slow if self.number == 0 else 1.0
@@ -213,6 +226,10 @@ class Script:
         optimizer, finished = self.optimizer, self.optimizer.finished
         prepared = self._prepared(source, seed, callbacks, ToyValidation(self, name) if plan.validates else None)
         arguments = FitArguments(epochs=EPOCHS[name])
+        if plan.every:
+            return self._fit_in_rounds(name, call, prepared, arguments, callbacks)
+        if plan.stages:
+            return self._fit_in_stages(name, call, prepared)
         updates: AbstractUpdates = OwnUpdates(engine, optimizer)
         if run.servers is not None:
             updates = ServedUpdates(run, prepared, run.servers, call)
@@ -227,6 +244,44 @@ class Script:
         times = optimizer.finished - finished + (run.servers is not None)
         self.sim.watcher.check(times == 1, f"{name}: its optimizer was finished {times} times")
         return callbacks.returned
+
+    def _fit_in_rounds(
+        self, name: str, call: int, prepared: Prepared, arguments: FitArguments, callbacks: ToyCallbacks
+    ) -> Any:
+        finished = self.outer.finished
+        training = ObservedRounds(self.run, prepared, arguments, call, self.plan.pieces, self.plan.every, self.outer)
+        training.observe(self, name)
+        with closing(training):
+            if self.run.worker_group.is_late:
+                training.prepare()
+            over = training.run()
+        if over is not None:
+            return decode_plain(over)
+        self.sim.watcher.check(
+            self.outer.finished == finished + 1, f"{name}: its outer optimizer was not finished once"
+        )
+        return callbacks.returned
+
+    def _fit_in_stages(self, name: str, call: int, prepared: Prepared) -> Any:
+        """As hook/calls/fit.py does."""
+        engine, plan = self.engine, self.plan
+        assert isinstance(engine, StagedEngine)
+        if plan.lean:
+            engine.forget_optimizer()
+        self.stages = ToyStages(engine, plan)
+        settings = PipelineSettings(plan.pieces, plan.stages, plan.lean)
+        arguments, metrics = FitArguments(epochs=EPOCHS[name]), prepared.shape.only
+        training = ObservedPipeline(self.run, prepared, arguments, call, settings, self.stages, metrics)
+        training.observe(self, name)
+        with closing(training):
+            over = training.run()
+        return decode_plain(over) if over is not None else prepared.callbacks.returned  # type: ignore[attr-defined]
+
+    def holds_stage(self, stage: int) -> bool:
+        """Whether others could get it from here: what is given in an act counts once that has committed."""
+        if self.pipeline is None or self.stages is None:
+            return False
+        return stage in self.pipeline.holds() and self.stages.parts[stage].momentum is not None
 
     def _agree_on_seed(self, name: str) -> int:
         """The chief's counts; one that came late has another until it is told."""
@@ -271,6 +326,40 @@ class ObservedTraining(SynchronousTraining):
             self._script.sim.watcher.committed(self._script, done, self._exchanged[0], logs)
             self._script.sim.watcher.same(self._script, f"speeds after {done}", self._division.balance)
         return logs
+
+
+class ObservedRounds(LocalTraining):
+    """The product's own, with replicas that train by themselves, which tells the watcher what it has done."""
+
+    def observe(self, script: Script, name: str) -> None:
+        self._script, self._name = script, name
+
+    def give(self) -> Result:
+        given = super().give()
+        self._script.sim.watcher.gave(self._script, self._name, self._at)
+        return given
+
+    def take(self, given: Result) -> None:
+        super().take(given)
+        self._script.knows = True
+        self._script.sim.watcher.took(self._script, self._name, self._at)
+        self._script.sim.mark("let in")
+
+    def _count(self, start: RoundStart, sizes: Sequence[int], exchanged: Exchanged) -> Logs:
+        watcher, at = self._script.sim.watcher, self._at
+        epoch, first = at.epoch, at.step
+        watcher.counted(self._script, f"{self._name}: round {epoch} {first}", self._in_steps(exchanged, len(sizes)))
+        logs = super()._count(start, sizes, exchanged)
+        for step in range(first, at.step):
+            watcher.committed(self._script, (self._name, epoch, step, self._script.weights), exchanged, logs)
+        watcher.same(self._script, f"speeds after {self._name} {epoch} {at.step}", self._division.balance)
+        return logs
+
+    def _in_steps(self, exchanged: Exchanged, steps: int) -> Exchanged:
+        """What was exchanged, with what tells of replicas as one step of all together would have it."""
+        weights, *told = exchanged.totals[:3]
+        totals = [weights, *((one * self._replicas / steps).astype(np.int64) for one in told)]
+        return msgspec.structs.replace(exchanged, totals=totals)
 
 
 class ObservedPace(AsynchronousTraining):

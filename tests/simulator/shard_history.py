@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shoal import session
 from shoal.checkpoint.resumed import to_bytes
 from shoal.cluster.coordinator_service import SayToUser, SendMessage, ServiceLog, Wish
+from shoal.session import session
 from shoal.store import client, server
 from shoal.store.decisions.delivery import Delivery
 from shoal.store.decisions.director import Director, Training
@@ -24,7 +24,7 @@ from shoal.store.decisions.requests import AbstractRequest
 from shoal.store.decisions.weights_read import WeightsRead
 from shoal.store.decisions.worker_state import WorkerDecision, WorkerRole, WorkerState
 from shoal.store.values.ledger import Provenance
-from shoal.store.values.messages import Differs, Point, Pulled, Pushed
+from shoal.store.values.messages import Differs, Point, Pulled, Pushed, Supply
 from shoal.store.values.operations import Batch, Tally
 from shoal.training import position
 from shoal.wire.messages import Message
@@ -81,6 +81,8 @@ class ShardHistory:
         self.placement: Placement | None = None  # the newest
         self.training: Training | None = None  # the newest, as the director knows it, or knew when it was closed
         self.servers: dict[str, ObservedServer] = {}
+        self.workers: dict[str, ObservedWorkerState] = {}
+        self.supplied: Counter[int] = Counter()  # how far the oldest weights that a worker had were behind
         self.saved: Counter[bool] = Counter()  # whether checkpoints succeeded
 
     def _wrong(self, text: str) -> Wrong:
@@ -163,6 +165,21 @@ class ShardHistory:
             applied = {batch for batch, _ in self.applied(view.shard, server.tensors(view.shard))}
             if missing := self._acknowledged[view.shard] - applied:
                 raise self._wrong(f"{server.me} leads shard {view.shard} without {missing}, which were acknowledged")
+
+    def supplies(self, server: ObservedServer, supply: Supply) -> None:
+        """A lost shard goes on from a worker's weights: from the newest that there are."""
+        placement, sim = self.placement, self._sim
+        if placement is None or placement.views[supply.shard].origin == placement.began or self.training is None:
+            return
+        versions = {
+            id: state.newest[supply.shard][0]
+            for id, state in self.workers.items()
+            if id in self.training.workers and sim.world.processes[id].alive and supply.shard in state.newest
+        }
+        self.supplied[max(versions.values(), default=0) - min(versions.values(), default=0)] += 1
+        newer = {id: version for id, version in versions.items() if version > supply.version and id not in sim.harmed}
+        if newer and placement.number == supply.view:
+            raise self._wrong(f"shard {supply.shard} goes on from version {supply.version}, and there are {newer}")
 
     # Workers ------------------------------------------------------------------------------------------
 
@@ -387,6 +404,11 @@ class ObservedServer(server.Server):
         if self._history is not None:
             self._history.took(self, view)
 
+    def _supply(self, supply: Supply, arrays: Sequence[Any]) -> None:
+        if self._history is not None:
+            self._history.supplies(self, supply)
+        super()._supply(supply, arrays)
+
     def _act(self, replica: Replica, decision: Decision) -> None:
         told = self._history
         match decision:
@@ -409,11 +431,13 @@ class ObservedServer(server.Server):
 class ObservedWorkerState(WorkerState):
     """The product's own, which tells what it hears."""
 
-    def __init__(self, role: WorkerRole) -> None:
-        super().__init__(role)
+    def __init__(self, role: WorkerRole, *more: Any) -> None:
+        super().__init__(role, *more)
         self.me = role.me
         self._reads = -1  # the turn of the grant that it reads
         self._history = history()
+        if self._history is not None:
+            self._history.workers[role.me] = self
 
     def read(self, message: Message) -> list[WorkerDecision]:
         if self._history is not None and isinstance(message, Grant):

@@ -186,6 +186,15 @@ def lost_before_anything_was_supplied(seed: int) -> Plan:
     return paced(seed, servers=3, replicas=1, workers=3, bound=None, setbacks=True, restarts=4, faults=faults)
 
 
+def not_supplied_at_once(seed: int) -> Plan:
+    """The only server of a shard is lost; and the question for its weights, since connections break just then."""
+    faults = (
+        fault("kill", "primary", "Push", 6 + seed % 7),
+        *(fault("break", "primary", "Lacking", 2, seconds=0.02, other=f"worker-{number}") for number in range(3)),
+    )
+    return paced(seed, servers=2, replicas=1, shards=1, workers=3, bound=None, setbacks=True, restarts=0, faults=faults)
+
+
 def lost_between_two_epochs(seed: int) -> Plan:
     """A worker is lost when some have heard that all go on, and others have not."""
     kill = fault("kill", f"worker-{seed % 3}", "Next", 1 + seed % 2, delay=0.0003 * (seed % 5))

@@ -82,7 +82,7 @@ def the_record_lacks_the_clock(patch: pytest.MonkeyPatch) -> None:
     forgets(patch, forget)
 
 
-@MUTANTS.shows(coordinators_die, seed=33)
+@MUTANTS.shows(coordinators_die, seed=495)
 def the_record_lacks_what_was_granted(patch: pytest.MonkeyPatch) -> None:
     forgets(patch, lambda state, training: training.granted.clear())
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from shoal.cluster.coordinator_link import CoordinatorLink
-from shoal.cluster.losses import LossJudge
-from shoal.cluster.member_state import MemberState
 from shoal.cluster.membership import Membership
+from shoal.cluster.membership.losses import LossJudge
+from shoal.cluster.membership.member_state import MemberState
 from shoal.cluster.messages import Decline, Finished
 from shoal.cluster.view import View
 from shoal.collectives import formation
@@ -31,6 +31,7 @@ from shoal.strategies.allreduce import Reduction
 from shoal.training import synchronous
 from shoal.training.calls import Calls
 from shoal.training.fit_loop import AbstractTraining
+from shoal.training.stepwise import AbstractStepwiseTraining
 from shoal.training.synchronous import SynchronousTraining
 from shoal.training.updates import OwnUpdates
 
@@ -477,7 +478,7 @@ def what_a_dead_coordinator_was_told_is_not_repeated(patch: pytest.MonkeyPatch) 
     real = CoordinatorLink._find_again
 
     def find_again(self: Any) -> bool:
-        self._said.clear()
+        self._outbox._said.clear()
         return real(self)
 
     patch.setattr(CoordinatorLink, "_find_again", find_again)
@@ -551,8 +552,8 @@ EDITS: dict[str, tuple[Any, str, str, str, Callable[[int], Plan]]] = {
     "a newcomer draws random numbers of its own": (
         AbstractTraining,
         "take",
-        "self._engine.set_state(given.arrays[:count])",
-        "self._engine.set_state([*given.arrays[: count - 1], self._engine.seeds.rows()])",
+        "self._set_state(given.arrays[:count])",
+        "self._set_state([*given.arrays[: count - 1], self._engine.seeds.rows()])",
         replacements,
     ),
     "a newcomer counts the script's calls from its own": (
@@ -584,7 +585,7 @@ EDITS: dict[str, tuple[Any, str, str, str, Callable[[int], Plan]]] = {
         replacements,
     ),
     "a newcomer's callbacks hear of steps when the others' do not": (
-        SynchronousTraining,
+        AbstractStepwiseTraining,
         "_steps",
         "last = first - first % model.steps_per_execution + model.steps_per_execution",
         "last = first + model.steps_per_execution",
@@ -598,8 +599,8 @@ EDITS: dict[str, tuple[Any, str, str, str, Callable[[int], Plan]]] = {
         kills,
     ),
     "random numbers are drawn again in the next step": (
-        SynchronousTraining,
-        "_train",
+        AbstractStepwiseTraining,
+        "_step_is_done",
         "engine.seeds.advance()",
         "pass",
         kills,
@@ -619,9 +620,9 @@ EDITS: dict[str, tuple[Any, str, str, str, Callable[[int], Plan]]] = {
         kills,
     ),
     "samples of a whole batch are counted for the last": (
-        SynchronousTraining,
-        "_train",
-        "at.seen += parts[0].shared.size",
+        AbstractStepwiseTraining,
+        "_step_is_done",
+        "at.seen += samples",
         "at.seen += 16",
         kills,
     ),
@@ -654,7 +655,7 @@ EDITS: dict[str, tuple[Any, str, str, str, Callable[[int], Plan]]] = {
         one_stops,
     ),
     "who stops does not say so": (
-        SynchronousTraining,
+        AbstractStepwiseTraining,
         "_steps",
         "self._tell_stop(epoch)",
         "pass",

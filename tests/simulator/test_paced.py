@@ -217,5 +217,5 @@ def test_on_servers_a_server_may_be_lost_at_any_step(seed):
 
 def test_a_server_keeps_no_results_of_calls_that_its_script_has_passed():
     run = play(Plan(1, servers=2, bound=0))
-    kept = {name: script.run.coordinator_link._results.keys() for name, script in run.scripts.items()}
+    kept = {name: script.run.coordinator_link._heard.results.keys() for name, script in run.scripts.items()}
     assert all(call >= 2 for calls in kept.values() for call in calls)

@@ -9,12 +9,13 @@ import msgspec
 import pytest
 
 from shoal.cluster.coordinator_link import CoordinatorLink
+from shoal.cluster.messages import End
 from shoal.collectives.group import WorkerGroup
-from shoal.errors import RunEnded
 from shoal.store.decisions.delivery import Delivery
 from shoal.store.decisions.director import Director, Training
 from shoal.store.decisions.director_messages import Grant
 from shoal.store.decisions.leases import LeaseBook
+from shoal.store.decisions.lost_shard import LostShard
 from shoal.store.decisions.placement import Placement, _Draft
 from shoal.store.decisions.replica import Give, Replica, ReportReplica
 from shoal.store.decisions.staleness import StalenessClock
@@ -23,7 +24,7 @@ from shoal.store.decisions.worker_state import WorkerState
 from shoal.store.links import Linked, Links
 from shoal.store.server import Server
 from shoal.store.values.ledger import Ledger
-from shoal.store.values.messages import Anew, CaughtUp, Order, Point, Push, Transfer
+from shoal.store.values.messages import Anew, CaughtUp, Order, Point, Push, Transfer, VersionSeen
 from shoal.store.values.operations import Batch, Tally
 from shoal.training.asynchronous import AsynchronousTraining
 from shoal.training.updates import ServedUpdates
@@ -43,6 +44,7 @@ from .store_plans import (
     lost_before_anything_was_supplied,
     lost_between_two_epochs,
     newcomers_and_old_ones,
+    not_supplied_at_once,
     paused_primary,
     paused_workers,
     primaries_die,
@@ -379,15 +381,10 @@ def what_waits_for_a_shard_is_forgotten_when_it_comes(patch: pytest.MonkeyPatch)
     patch.setattr(Server, "_hear_all", lambda self, waiting: None)
 
 
-@MUTANTS.shows(lost_before_anything_was_supplied, seed=14)
-def only_one_worker_is_asked_for_a_lost_shard(patch: pytest.MonkeyPatch) -> None:
-    real = Server._ask_another
-
-    def ask(self: Any, lack: Any) -> None:
-        if not lack.asked:
-            real(self, lack)
-
-    patch.setattr(Server, "_ask_another", ask)
+@MUTANTS.shows(not_supplied_at_once)
+def who_was_asked_for_a_lost_shard_in_vain_is_not_asked_again(patch: pytest.MonkeyPatch) -> None:
+    """Then one is asked that has older weights."""
+    patch.setattr(LostShard, "reconnected", lambda self, worker: None)
 
 
 @MUTANTS.shows(workers_die_late)
@@ -411,16 +408,42 @@ def who_is_behind_finds_nobody_when_an_epoch_begins(patch: pytest.MonkeyPatch) -
     patch.setattr(WorkerGroup, "start_apart", lambda self, what, is_past: None)
 
 
+@MUTANTS.shows(late_news)
+def whoever_waits_first_supplies_a_lost_shard(patch: pytest.MonkeyPatch) -> None:
+    """As it was: with older weights than others have, perhaps."""
+    real = LostShard.__init__
+
+    def compare_nothing(self: Any, shard: int, view: int, workers: Any, now: float) -> None:
+        real(self, shard, view, (), now)
+
+    patch.setattr(LostShard, "__init__", compare_nothing)
+
+
+@MUTANTS.shows(late_news)
+def a_lost_shard_is_asked_of_who_has_the_oldest_weights(patch: pytest.MonkeyPatch) -> None:
+    real = LostShard.hear
+
+    def hear(self: Any, worker: str, seen: VersionSeen) -> None:
+        real(self, worker, msgspec.structs.replace(seen, version=-seen.version if seen.version is not None else None))
+
+    patch.setattr(LostShard, "hear", hear)
+
+
 @MUTANTS.shows(servers_come_at_the_end)
 def a_server_does_not_hear_of_a_good_end(patch: pytest.MonkeyPatch) -> None:
-    real = CoordinatorLink._leave_for_reader
+    hear, read_with = CoordinatorLink._hear, CoordinatorLink.read_with
 
-    def leave(self: Any, news: Any) -> None:
-        if not (isinstance(news, RunEnded) and self._end is not None):
-            real(self, news)
+    def hear_it_alone(self: Any, message: Any) -> None:
+        if isinstance(message, End) and message.ok:
+            self._service_feed.leave = lambda news: None
+        hear(self, message)
 
-    patch.setattr(CoordinatorLink, "_leave_for_reader", leave)
-    patch.setattr(CoordinatorLink, "_why_over", lambda self: self._over)
+    def read_without_it(self: Any, reader: Any) -> None:
+        self._service_feed._stands = lambda: (self.view, self._heard.over)
+        read_with(self, reader)
+
+    patch.setattr(CoordinatorLink, "_hear", hear_it_alone)
+    patch.setattr(CoordinatorLink, "read_with", read_without_it)
 
 
 @MUTANTS.shows(halted_while_a_server_is_away)

@@ -253,6 +253,13 @@ class ToyEngine(Engine):
         self.write(listed, arrays[:-1])
         self.seeds = Seeds.of_rows(arrays[-1])
 
+    def progress(self) -> list[Array]:
+        return [*(variable.value for variable in self.variables.metrics), self.seeds.rows()]
+
+    def set_progress(self, arrays: Sequence[Array]) -> None:
+        self.write(self.variables.metrics, arrays[:-1])
+        self.seeds = Seeds.of_rows(arrays[-1])
+
     def read(self, variable: Any) -> Array:
         value: Array = variable.value
         return value

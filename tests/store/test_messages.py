@@ -26,6 +26,8 @@ from shoal.store.values.messages import (
     StoreReason,
     Supply,
     Transfer,
+    VersionAsked,
+    VersionSeen,
 )
 from shoal.store.values.operations import Assignment, Batch, Tally
 from shoal.wire.messages import MessageCodec
@@ -42,6 +44,9 @@ MESSAGES = [
     Listed(1, 4, 30, 5, 35),
     Lacking(1, 4),
     Supply(1, 4, 12),
+    VersionAsked(1, 4),
+    VersionSeen(1, 4, 12),
+    VersionSeen(1, 4, None),
     ReplicaStanding(1, 4, Point(3, 12)),
     Order(1, 4, Point(4, 13), UPDATE),
     Transfer(1, 4, Point(3, 12), Ledger(2, Tally(6, frozenset({8})), {"worker-0": 12})),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -164,6 +165,7 @@ class Store:
         self.computed: list[tuple[str, int, int]] = []
         self.ends: dict[str, list[EpochEnd]] = {}
         self.staleness: list[int] = []
+        self.applied: dict[str, Counter[int]] = {}  # by server: staleness -> updates
         self.errors: list[BaseException] = []
         self._threads: list[threading.Thread] = []
 
@@ -184,7 +186,7 @@ class Store:
 
     def wait_for_copies(self) -> None:
         """Until every shard has a backup: before that, a loss is a loss."""
-        director = self.run.coordinator._membership._service
+        director = self.run.coordinator._membership._service._service
         deadline = Deadline.after(20.0)
         while not all(view.backups for view in director._state.training.placement.views):
             assert not deadline.passed()
@@ -222,7 +224,7 @@ class Store:
         )
         try:
             with contextlib.suppress(RunEnded):
-                server.serve()
+                server.serve(observed=self.applied.setdefault(id, Counter()))
         finally:
             server.close()
             listener.close()
@@ -313,6 +315,10 @@ def test_every_batch_is_applied_once_and_all_see_the_same_weights_at_the_end(sta
     is_exact(store)
     assert len(store.ends) == workers
     assert bound is None or max(store.staleness) <= bound
+    applied = sum((seen for seen in store.applied.values()), Counter())
+    updates = len(store.staleness) * len(SHAPES)
+    assert updates <= applied.total() <= updates * replicas, "a copy may begin behind the first of them"
+    assert max(applied) == max(store.staleness), "a server sees what the workers are told"
 
 
 def test_a_server_is_lost_and_its_backup_goes_on_with_everything(start):

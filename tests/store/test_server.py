@@ -12,7 +12,7 @@ import pytest
 from shoal.store.decisions.director_messages import FROM_DIRECTOR, ShardsPlaced
 from shoal.store.decisions.placement import Placement, ShardView
 from shoal.store.server import Server
-from shoal.store.values.messages import Lacking, Pull, Pulled, Supply
+from shoal.store.values.messages import Lacking, Pull, Pulled, Supply, VersionSeen
 from shoal.store.values.tensors import Array, ArrayShape, ShardShapes
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
@@ -42,9 +42,10 @@ class Alone:
         self.posted: list[tuple[str, Message]] = []
         self.server._links.post = lambda peer, message, *_, **__: self.posted.append((peer, message))
 
-    def place(self, views: Sequence[ShardView]) -> None:
-        placement = Placement(views[0].number, ("server-0", "server-1", "server-2"), 2, (20, 20, 20), tuple(views))
-        self.server.read(FROM_DIRECTOR.encode(ShardsPlaced(0, placement, (), {})))
+    def place(self, views: Sequence[ShardView], workers: tuple[str, ...] = (), began: int = 0) -> None:
+        servers = ("server-0", "server-1", "server-2")
+        placement = Placement(views[0].number, servers, 2, (20, 20, 20), tuple(views), began)
+        self.server.read(FROM_DIRECTOR.encode(ShardsPlaced(0, placement, workers, {})))
         self.server._read_all()
 
     def _make(self, shard: int) -> Values:
@@ -81,6 +82,23 @@ def test_the_second_of_two_workers_that_supply_a_lost_shard_is_not_heeded(alone)
     for value in (1.0, 2.0):  # the first took long, and so another was asked
         alone.server._hear("worker-0", Supply(0, 1, 4), [np.full(5, value, np.float32)])
     assert (alone.made[0].values == 1.0).all()
+
+
+def test_a_lost_shard_goes_on_from_the_newest_weights_and_not_from_whose_come_first(alone):
+    alone.server._links.is_linked = lambda peer: True
+    views = [ShardView(2, shard, "server-2", (), (), 2) for shard in range(len(SHAPES))]
+    alone.place(views, workers=("worker-0", "worker-1"), began=1)
+    alone.server._hear("worker-0", Pull(0, 2, 0), [])
+    alone.server._ask_lacking()
+    for worker, version in (("worker-0", 4), ("worker-1", 6)):
+        alone.server._hear(worker, VersionSeen(0, 2, version), [])
+    alone.server._ask_lacking()
+    assert [said for said in alone.posted if isinstance(said[1], Lacking)] == [("worker-1", Lacking(0, 2))]
+    alone.server._hear("worker-1", Supply(0, 2, 6), [np.full(5, 6.0, np.float32)])
+    assert (alone.made[0].values == 6.0).all()
+    assert [(peer, message.version) for peer, message in alone.posted if isinstance(message, Pulled)] == [
+        ("worker-0", 6)
+    ]
 
 
 def test_a_worker_that_heard_of_the_view_before_the_server_is_asked_for_what_it_has(alone):

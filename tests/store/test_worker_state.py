@@ -25,7 +25,7 @@ from shoal.store.decisions.worker_state import (
     WorkerRole,
     WorkerState,
 )
-from shoal.store.values.messages import Lacking, Pull, Pulled, Push, Pushed, Supply
+from shoal.store.values.messages import Lacking, Pull, Pulled, Push, Pushed, Supply, VersionAsked, VersionSeen
 from shoal.store.values.operations import Batch
 
 BATCH = Batch(0, 5)
@@ -126,6 +126,15 @@ def test_a_server_that_lacks_a_shard_gets_the_newest_weights():
     state.read(Grant(0, 0, BATCH, 7, 1))
     answer(state)
     assert state.hear("server-0", Lacking(0, 1), []) == [Ask("server-0", Supply(0, 1, 3), ["w"])]
+
+
+def test_a_worker_says_which_version_it_has_seen_once_it_is_in_the_view_in_which_it_was_asked():
+    state = worker()
+    assert state.hear("server-0", VersionAsked(0, 1), []) == [Ask("server-0", VersionSeen(0, 1, None))]
+    state.read(Grant(0, 0, BATCH, 7, 1))
+    assert state.hear("server-1", VersionAsked(0, 2), []) == [], "what the lost one has sent may still come"
+    answer(state)
+    assert Ask("server-1", VersionSeen(0, 2, 3)) in state.read(placed(2, "worker-0"))
 
 
 def test_who_came_late_supplies_what_another_worker_told_it_unless_it_has_pulled_since():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,6 +11,8 @@ from shoal.config import Servers
 from shoal.errors import UsageError
 from shoal.strategies.abstract import AbstractStrategy
 from shoal.strategies.allreduce import AllReduce
+from shoal.strategies.auto import Auto
+from shoal.strategies.local_sgd import LocalSGD
 from shoal.strategies.parameter_server import ParameterServer
 
 
@@ -17,6 +20,8 @@ class Told(NamedTuple):
     pieces: int | None = None
     workers: int = 2
     servers: Servers | None = None
+    sliced: bool = False
+    every: int | None = None
 
 
 class Heard:
@@ -31,6 +36,9 @@ class Heard:
     def at_own_pace(self, servers: Servers, scales: bool) -> Any:
         return "at own pace", servers.staleness, scales
 
+    def in_rounds(self, replicas: int, every: int, outer: Any) -> Any:
+        return "in rounds", replicas, every, outer
+
 
 @pytest.mark.parametrize(
     ("strategy", "told", "expected"),
@@ -38,6 +46,11 @@ class Heard:
         (AllReduce(), Told(), ("together", 2, False, False)),
         (AllReduce(), Told(pieces=8), ("together", 8, True, False)),
         (AllReduce(pieces=6, sliced=True), Told(pieces=8), ("together", 6, True, True)),
+        (AllReduce(), Told(pieces=8, sliced=True), ("together", 8, True, True)),
+        (Auto(), Told(pieces=8), ("together", 8, True, False)),
+        (LocalSGD(), Told(), ("in rounds", 2, 50, None)),
+        (LocalSGD(), Told(pieces=8, every=20), ("in rounds", 8, 20, None)),
+        (LocalSGD(every=5, replicas=4, outer="mine"), Told(pieces=8, every=20), ("in rounds", 4, 5, "mine")),
         (ParameterServer(), Told(servers=Servers(1, 1, staleness=0)), ("together on servers", 2, False, 0)),
         (ParameterServer(), Told(pieces=4, servers=Servers(1, 1, staleness=0)), ("together on servers", 4, True, 0)),
         (ParameterServer(), Told(servers=Servers(1, 1, staleness=3)), ("at own pace", 3, False)),
@@ -58,3 +71,38 @@ def test_what_the_run_does_not_have_is_said_before_anything_trains() -> None:
         ParameterServer().train(Told(), Heard())
     with pytest.raises(UsageError, match="2 pieces for 3 workers"):
         AllReduce(pieces=2).train(Told(workers=3), Heard())
+
+
+REFUSED = {
+    "LocalSGD(every=0): expected a whole number, at least 1 step": lambda: LocalSGD(every=0),
+    "LocalSGD(every=2.5): expected a whole number": lambda: LocalSGD(every=2.5),  # type: ignore[arg-type]
+    "LocalSGD(replicas=-1): expected a whole number, at least 1 replica": lambda: LocalSGD(replicas=-1),
+    "there is no codec of that name": lambda: LocalSGD(compress="zip"),
+    'LocalSGD(compress="auto"): what pays is measured from step to step': lambda: LocalSGD(compress="auto"),
+    "LocalSGD(replicas=2) in a run of 3 workers: 1 of them would have no replica": lambda: LocalSGD(replicas=2).train(
+        Told(workers=3), Heard()
+    ),
+    "LocalSGD and parameter servers can't be combined": lambda: LocalSGD().train(
+        Told(servers=Servers(1, 1, staleness=0)), Heard()
+    ),
+    "LocalSGD trains with `model.fit`": LocalSGD().refuse_single_steps,
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_a_local_training_that_cannot_be_is_refused_with_what_would_work(message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        REFUSED[message]()
+
+
+def test_only_auto_leaves_it_to_a_plan_how_a_fit_trains() -> None:
+    planned = AllReduce(pieces=3)
+    assert Auto().settled(lambda: planned) is planned
+    own = AllReduce(pieces=5)
+    assert own.settled(lambda: planned) is own
+
+
+def test_who_only_plans_takes_no_single_steps() -> None:
+    Auto().refuse_single_steps()
+    with pytest.raises(UsageError, match=r"a plan is made where a script calls `model.fit`"):
+        Auto(only_plans=True).refuse_single_steps()

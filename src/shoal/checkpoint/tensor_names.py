@@ -3,6 +3,8 @@
     trainable/0/dense/kernel                                        kind, number among its kind, and path
     optimizer/3/adam/dense_kernel_momentum[4096:8192 of 64x128]     some of its elements, where nobody holds all of them
     table/0/users[1000000x8]/0 of 2/rows                            a part of a table that lives on servers
+    outer/1/sgd/dense_kernel_momentum                               of LocalSGD's outer optimizer
+    replica 2/3/adam/dense_kernel_momentum                          of replica 2's optimizer; 0's are "optimizer"
     callback/2                                                      without a path
     seeds                                                           the only one of its kind
 
@@ -22,6 +24,8 @@ from typing import NamedTuple
 
 TRAINABLE, STATE, OPTIMIZER, METRIC, CALLBACK, TABLE = "trainable", "state", "optimizer", "metric", "callback", "table"
 SEEDS = "seeds"
+OUTER = "outer"
+_REPLICA = "replica "
 
 _PIECE = re.compile(r"(.+)\[(\d{1,18}):(\d{1,18}) of (\d{1,18}(?:x\d{1,18}){0,63})\]", re.DOTALL)
 _TABLE_PART = re.compile(
@@ -44,6 +48,17 @@ class TensorName(NamedTuple):
         kind, _, rest = name.partition("/")
         number, _, path = rest.partition("/")
         return cls(kind, int(number), path) if number.isdecimal() else cls(kind, 0, rest)
+
+
+def kind_of_replica(replica: int) -> str:
+    """The kind of its optimizer's variables. The first one's are what any other training would go on from."""
+    return f"{_REPLICA}{replica}" if replica else OPTIMIZER
+
+
+def replica_of(kind: str) -> int | None:
+    """Whose optimizer's variables are of this kind; None of a replica's but the first's."""
+    number = kind.removeprefix(_REPLICA)
+    return int(number) if kind.startswith(_REPLICA) and number.isdecimal() else None
 
 
 class Piece(NamedTuple):

@@ -17,6 +17,7 @@ __all__ = ["main"]
 USAGE = 2  # the exit code for input that can't be used
 _FILES = {
     "run": "run",
+    "plan": "plan",
     "join": "join",
     "agent": "agent",
     "worker": "worker",

@@ -79,6 +79,11 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
     "--strategy", default=STRATEGIES[0], show_default=True, metavar="|".join(STRATEGIES), help="How to train."
 )
 @click.option("--stages", type=int, metavar="K", help="Parts of the model, with --strategy pipeline.  [default: 2]")
+@click.option("--sliced", is_flag=True, help="Each worker updates a slice of the weights, with --strategy allreduce.")
+@click.option(
+    "--memory", metavar="SIZE", help="Of each worker, for --strategy auto, as 2G.  [default: its part of what is free]"
+)
+@click.option("--every", type=int, metavar="STEPS", help="Between two exchanges, with --strategy local.  [default: 50]")
 @click.option("--servers", type=int, default=0, metavar="N", help="Parameter servers to start, with --strategy ps.")
 @click.option(
     "--staleness",
@@ -89,7 +94,8 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
     "--replicas",
     type=int,
     metavar="K",
-    help="Servers that hold each part of the weights.  [default: 2, or 1 with one server]",
+    help="Servers that hold each part of the weights.  [default: 2, or 1 with one server]  With --strategy local: "
+    "models that train side by side.  [default: the workers]",
 )
 @click.option("--compress", metavar="CODEC", help=f"Make gradients smaller on their way: {', '.join(WORDS)}.")
 @click.option(
@@ -101,6 +107,21 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
 )
 @click.option("--hosts", metavar="HOST:SLOTS,…", help="Start workers on these hosts, over ssh.")
 @click.option("--hostfile", metavar="FILE", help="The same from a file, one host per line.")
+@click.option(
+    "--on-split",
+    default="first",
+    show_default=True,
+    metavar="first|wait|CMD",
+    help="What half of the hosts does when it can't reach the other half: the one with this host goes on, both wait, "
+    "or the one goes on for which this command, which must know that the others are dead, ends with 0.",
+)
+@click.option(
+    "--ray",
+    is_flag=False,
+    flag_value="auto",
+    metavar="[ADDRESS]",
+    help="Start workers on the nodes of a Ray cluster.  [default: at RAY_ADDRESS, or the one of this host]",
+)
 @click.option("--sync", is_flag=True, help="Copy the script's folder to the other hosts first.")
 @click.option(
     "--remote-python", metavar="PATH", help="The Python that has Shoal there.  [default: the path of this one]"
@@ -160,9 +181,14 @@ def run(context: click.Context, /, words: tuple[str, ...], **options: Any) -> No
     least, asked = options.pop("workers") or (None, None)
     auto = asked == AUTO
     named = named_hosts(options.pop("hosts"), options.pop("hostfile"))
-    chosen = choose_hosts(named, allocation(os.environ) if named is None else None, None if auto else asked)
+    by_ray = options["ray"] is not None
+    if by_ray and (named is not None or auto or (asked is not None and asked < 1)):
+        raise click.UsageError("--ray finds the hosts itself, for -n 1 or more workers: leave --hosts and -n auto out.")
+    allocated = allocation(os.environ) if named is None and not by_ray else None
+    chosen = choose_hosts(named, allocated, None if auto else asked)
     options |= {"hosts": chosen.hosts, "by_srun": chosen.by_srun, "auto": auto}
-    request = LaunchRequest(script=words[0], arguments=words[1:], workers=chosen.workers, least=least, **options)
+    workers = chosen.workers if not by_ray else asked or 0  # 0: one on each node
+    request = LaunchRequest(script=words[0], arguments=words[1:], workers=workers, least=least, **options)
     _hint_at_late_options(context, request)
     if request.dashboard is not None:
         from shoal.dashboard.extra import require

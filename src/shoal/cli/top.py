@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _USES = (TimeUse.COMPUTING, TimeUse.EXCHANGING, TimeUse.WAITING, TimeUse.READING, TimeUse.CALLBACKS)
 _NUMBERS = ("pid", "step", "rows/s", "pcs", "kB", "MB", *(use[:4] for use in _USES))
+_STALE = "stale"  # only with parameter servers whose weights may be old
 
 
 @click.command()
@@ -32,7 +33,9 @@ def top(run: str | None, every: float, as_json: bool) -> None:
 
     comp, exch, wait, read and call are percents of the last seconds: computing, exchanging, waiting for other members,
     reading data, callbacks. pcs and kB are what it computes and gives to others in a step: pieces of the batch, and
-    kilobytes. MB is resident memory. Ctrl-C ends it; the runs go on.
+    kilobytes. MB is resident memory. With parameter servers and a staleness, stale says how old the weights are that
+    updates were computed with: how many updates of another worker they lacked, on average. Ctrl-C ends it; the runs go
+    on.
     """
     if as_json:
         print_json(ask_all(run))
@@ -76,19 +79,21 @@ def _table(reply: StatusReply) -> Table:
         reply.strategy,
         reply.backend,
         f"up {duration(reply.uptime)}",
-        f"{len(training)} of {len(workers)} workers",
+        f"{len(training)} of {reply.wanted or len(workers)} workers",
         f"step {max((member.step for member in training), default=0):,}",
         f"{pace(reply, training):,.0f} samples/s",
     ]
     table = Table(title=" · ".join(told), box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.title_justify = "left"
     several = len({member.host for member in reply.members if member.host}) > 1
-    for heading in ("id", *(("host",) if several else ()), "state", *_NUMBERS, "doing"):
-        right, whole = heading in _NUMBERS, heading != "doing"
+    numbers = (*_NUMBERS, _STALE) if any(member.counted.aged for member in reply.members) else _NUMBERS
+    for heading in ("id", *(("host",) if several else ()), "state", *numbers, "doing"):
+        right, whole = heading in numbers, heading != "doing"
         table.add_column(heading, justify="right" if right else "left", no_wrap=whole, min_width=5 if whole else None)
     for member in reply.members:
         place = (member.host,) if several else ()
-        table.add_row(member.id, *place, member.state, *_numbers(member), member.doing)
+        stale = (_staleness(member),) if _STALE in numbers else ()
+        table.add_row(member.id, *place, member.state, *_numbers(member), *stale, member.doing)
     return table
 
 
@@ -104,6 +109,12 @@ def _numbers(member: MemberStatus) -> tuple[str, ...]:
         f"{member.memory / 1e6:,.0f}" if member.memory else "",
         *(str(share) if share else "" for share in shares),
     )
+
+
+def _staleness(member: MemberStatus) -> str:
+    """On average, lately: of a worker's updates, or of those that a server applied."""
+    mean = member.counted.staleness_mean
+    return f"{mean:.1f}" if mean is not None else ""
 
 
 def _in_a_step(number: float, member: MemberStatus) -> str:

@@ -43,7 +43,10 @@ class ClockOffset:
     """What a member knows of the coordinator's clock. One thread asks and hears, any thread may look."""
 
     def __init__(self, machine: str) -> None:
-        """`machine`: this member's own. All processes of one have the same clock."""
+        """`machine`: this member's own. All processes of one have the same clock.
+
+        Unless it was copied while it ran: then both say that they are the same one, and their clocks tell otherwise.
+        """
         self._machine = machine
         self._trips: deque[RoundTrip] = deque(maxlen=_KEPT)
         self._is_same = False
@@ -61,9 +64,10 @@ class ClockOffset:
 
     def hear(self, asked: float, told: float, machine: str, now: float) -> None:
         """An answer."""
-        self._is_same = machine == self._machine
-        if asked == self._asked and now >= asked:
-            self._trips.append(RoundTrip(asked, told, now))
+        if asked != self._asked or now < asked:
+            return
+        self._is_same = machine == self._machine and asked <= told <= now
+        self._trips.append(RoundTrip(asked, told, now))
 
     def ahead(self, now: float) -> float | None:
         """Seconds; None as long as it is not known."""

@@ -22,12 +22,15 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from shoal.clock import Clock
 from shoal.cluster import coordinator_address, folders, stacks
 from shoal.cluster.call_results import CallResults
-from shoal.cluster.coordinator_log import CoordinatorLog
+from shoal.cluster.coordinator_log import CoordinatorLog, Write, everything, stale_state
 from shoal.cluster.coordinator_service import CoordinatorService, ServiceLog
 from shoal.cluster.events import (
+    Decision,
     Ending,
     Event,
     Exited,
@@ -51,10 +54,32 @@ from shoal.cluster.events import (
 from shoal.cluster.evidence import look_at, this_machine
 from shoal.cluster.figures import point
 from shoal.cluster.last_status import write_last
-from shoal.cluster.launcher_pipe import Dying, Interrupt, LauncherPipe, MemberTold, Reaped, Released, Spawned, Wanted
+from shoal.cluster.launcher_pipe import (
+    Awaited,
+    Dying,
+    Interrupt,
+    LauncherPipe,
+    MemberTold,
+    Reaped,
+    Released,
+    Spawned,
+    Wanted,
+)
 from shoal.cluster.membership import LEAVING, Membership
-from shoal.cluster.messages import TEXT_LIMIT, TO_COORDINATOR, Finished, StackRequest, StackTold
+from shoal.cluster.messages import (
+    TEXT_LIMIT,
+    TO_COORDINATOR,
+    CoordinatorEpoch,
+    Finished,
+    Join,
+    StackRequest,
+    StackTold,
+    StatusRequest,
+)
 from shoal.cluster.storyteller import StoryLine, Storyteller
+from shoal.cluster.succession.record_sender import LEASE, RecordSender, Sending
+from shoal.cluster.succession.succession_messages import Follow, RecordKept
+from shoal.cluster.succession.succession_start import SuccessionStart
 from shoal.cluster.view import Member
 from shoal.config import RunConfig
 from shoal.errors import PeerClosed, WireError
@@ -70,7 +95,7 @@ from shoal.wire.messages import Message
 
 TICK = 0.1  # seconds
 _ANSWERS_WITHIN = 0.3  # that a process takes to write down its stack
-GRACE = 5.0  # seconds that workers get to end by themselves when the launcher is gone
+GRACE = 3.0  # seconds that workers get to end by themselves when the launcher is gone: nothing stays for 5
 
 
 class Coordinator:
@@ -84,13 +109,20 @@ class Coordinator:
         launcher_pipe: LauncherPipe,
         clock: Clock,
         open_service: Callable[[ServiceLog | None], CoordinatorService] | None = None,
+        elected: SuccessionStart | None = None,
     ) -> None:
-        """`open_service`: how its service is made, from what another coordinator wrote down if there was one."""
+        """`open_service`: how its service is made, from what another coordinator wrote down if there was one.
+
+        `elected`: of a run on several hosts, of which any may die.
+        """
         self._folder = folder
         self._launcher_pipe = launcher_pipe
         self._clock = clock
         folders.forget_coordinator(folder)  # one that died, if there was one
-        address = config.address or folders.coordinator_address(folder)
+        if elected is not None and elected.logs:
+            config = msgspec.structs.replace(config, logs=elected.logs)
+        own = elected.address if elected is not None else None
+        address = own or config.address or folders.coordinator_address(folder)
         self._listener = Listener(address, key, certificate=folders.certificate(folder, address))
         self._me = Member(
             "coordinator", "coordinator", os.getpid(), platform.node(), this_machine(), self._listener.address
@@ -116,7 +148,14 @@ class Coordinator:
             else Membership(config, self._me, clock.now(), service)
         )
         self._saves = config.saving is not None
+        self._elected = elected
+        self._sender = RecordSender(elected, clock.now()) if elected is not None else None
+        self._said_alone = False
+        self._copied: Write | None = None  # last
+        self._held: deque[tuple[int, list[Decision]]] = deque()  # until hosts that are enough have that much on record
         self._events: deque[Event] = deque()
+        if self._log.is_stale:
+            self._events.append(Interrupted(stale_state(folder), 1))
         self._links: dict[int, Connection] = {}
         self._numbers = itertools.count(1)
         self._groups: dict[str, int] = {}  # worker -> its process group
@@ -138,6 +177,7 @@ class Coordinator:
             # held up is no silence.
             if self._clock.now() >= next_tick:
                 self._tick()
+                self._tick_sender()
                 next_tick = self._clock.now() + TICK
             self._perform_decisions()
 
@@ -158,6 +198,8 @@ class Coordinator:
         folders.remove(self._folder)
 
     def _may_leave(self) -> bool:
+        if self._sender is not None and self._sender.deposed is not None:
+            return True
         if self._leave_at is None:
             return False
         # Nobody told that they are gone if the launcher was killed: they hear End and may take the time to go.
@@ -186,7 +228,11 @@ class Coordinator:
         while (message := connection.try_receive()) is not None:
             if isinstance(message, StackTold):
                 self._show_told(link, message)
+            elif isinstance(message, Follow | RecordKept):
+                self._hear_host(link, message)
             else:
+                if isinstance(message, Join) and self._sender is not None:
+                    self._welcome(link, message.epoch, self._sender)
                 self._events.append(Said(link, message))
 
     def _hear_launcher(self) -> None:
@@ -194,8 +240,7 @@ class Coordinator:
             messages = self._launcher_pipe.receive()
         except EOFError:
             self._selector.unregister(self._launcher_pipe)
-            self._leave_at = self._clock.now() + (LEAVING if self._saves else GRACE)
-            self._events.append(Interrupted("the launcher is gone", 1))
+            self._lose_launcher()
             return
         if any(isinstance(message, Dying | Reaped) for message in messages):
             for link in tuple(self._links):  # what the dead said comes before their death
@@ -204,6 +249,8 @@ class Coordinator:
             match message:
                 case Spawned(member, pid):
                     self._groups[member] = pid
+                    self._events.append(Started(member))
+                case Awaited(member):
                     self._events.append(Started(member))
                 case Dying(member):
                     self._read_status_pages()
@@ -216,6 +263,51 @@ class Coordinator:
                     self._groups.clear()
                 case Interrupt(why, code):
                     self._events.append(Interrupted(why, code))
+
+    def _lose_launcher(self) -> None:
+        if self._elected is not None and not self._elected.is_launchers and self._membership.end is None:
+            sys.exit("whoever has started this coordinator is gone: the other hosts elect another")
+        for link, message in self._sender.say_launcher_gone() if self._sender is not None else ():
+            self._send(link, message)
+        self._leave_at = self._clock.now() + (LEAVING if self._saves else GRACE)
+        self._events.append(Interrupted("the launcher is gone", 1))
+
+    # Hosts that have copies of the record -------------------------------------------------------------
+
+    def _hear_host(self, link: int, message: Follow | RecordKept) -> None:
+        if self._sender is None:
+            self._close(link)
+            return
+        sendings, needs_all = self._sender.hear(link, message, self._clock.now())
+        for call in self._results.calls() if needs_all else ():
+            self._send_all([it for it in self._sender.add_result(call, self._results.read(call)) if it[0] == link])
+        self._send_all(sendings)
+        self._perform_held()
+
+    def _welcome(self, link: int, epoch: int, sender: RecordSender) -> None:
+        """A member joins: all that is said to it is of one epoch. Who has heard of a later one has left this one."""
+        if epoch > sender.epoch:
+            sender.deposed = f"a member knows a coordinator of epoch {epoch}; this one was of epoch {sender.epoch}"
+        self._send(link, CoordinatorEpoch(sender.epoch))
+
+    def _tick_sender(self) -> None:
+        if self._sender is None:
+            return
+        now = self._clock.now()
+        self._send_all(self._sender.tick(now))
+        if (places := self._sender.missing_places(now)) and self._membership.view is not None:
+            for member in self._membership.view.workers:
+                is_there = member.nearby is not None and member.nearby.place in places
+                if is_there and self._membership.link_of(member.id) is None:
+                    self._events.append(Ending(member.id))
+        alone = self._sender.unheard_for(now) > 2 * LEASE
+        if alone and not self._said_alone:
+            self._show("too few hosts answer: nothing is decided until more are heard, or another coordinator")
+        self._said_alone = alone
+
+    def _send_all(self, sendings: list[Sending]) -> None:
+        for link, message in sendings:
+            self._send(link, message)
 
     def _tick(self) -> None:
         self._be_found()
@@ -264,41 +356,56 @@ class Coordinator:
             for decision in decisions:
                 if isinstance(decision, KeepResult):
                     self._results.keep(decision.call, decision.result)
+                    if self._sender is not None:
+                        self._send_all(self._sender.add_result(decision.call, decision.result))
             if any(isinstance(decision, Tell | TellResults | ReportTrouble) for decision in decisions):
                 self._write_down()
-            for decision in decisions:
-                self._tell_story(self._storyteller.of_decision(decision))
-                match decision:
-                    case Tell(links, message):
+            if isinstance(event, Said) and isinstance(event.message, StatusRequest):
+                self._perform(decisions)  # how it is, whatever counts
+                continue
+            self._held.append((self._sender.index if self._sender is not None else 0, decisions))
+            self._perform_held()
+
+    def _perform_held(self) -> None:
+        """What was decided, in order, as far as it counts. When the launcher is gone all ends, whoever agrees."""
+        sender = self._sender if self._leave_at is None else None
+        while self._held and (sender is None or self._held[0][0] <= sender.committed):
+            self._perform(self._held.popleft()[1])
+
+    def _perform(self, decisions: list[Decision]) -> None:
+        for decision in decisions:
+            self._tell_story(self._storyteller.of_decision(decision))
+            match decision:
+                case Tell(links, message):
+                    for link in links:
+                        self._send(link, message)
+                case TellResults(links, calls):
+                    for call in calls:
+                        finished = Finished(call, self._results.read(call))
                         for link in links:
-                            self._send(link, message)
-                    case TellResults(links, calls):
-                        for call in calls:
-                            finished = Finished(call, self._results.read(call))
-                            for link in links:
-                                self._send(link, finished)
-                    case KeepSpans(member, frame):
-                        self._keep_spans(member, frame)
-                    case HangUp(link):
-                        self._close(link)
-                    case Fence(cut_off):
-                        self._end_process(cut_off)
-                    case WantWorkers(workers):
-                        self._launcher_pipe.send(Wanted(workers))
-                    case ReportTrouble(text):
-                        self._show(text)
-                    case ShowStack(member):
-                        if member in self._groups:
-                            stacks.ask(self._folder, member, self._groups[member])
-                            self._asked[member] = self._clock.now() + _ANSWERS_WITHIN
-                        elif (far := self._membership.link_of(member)) is not None:  # of another host
-                            self._asked_far.add(far)
-                            self._send(far, StackRequest())
-                    case RunOver(end):
-                        print(f"the run is over: {end.reason}", file=sys.stderr, flush=True)
-                        if self._logs is not None:
-                            write_last(self._logs, self._membership.status(self._clock.now()))
-                        self._launcher_pipe.send(end)
+                            self._send(link, finished)
+                case KeepSpans(member, frame):
+                    self._keep_spans(member, frame)
+                case HangUp(link):
+                    self._close(link)
+                case Fence(cut_off):
+                    self._end_process(cut_off)
+                case WantWorkers(workers):
+                    self._launcher_pipe.send(Wanted(workers))
+                case ReportTrouble(text):
+                    self._show(text)
+                case ShowStack(member):
+                    if member in self._groups:
+                        stacks.ask(self._folder, member, self._groups[member])
+                        self._asked[member] = self._clock.now() + _ANSWERS_WITHIN
+                    elif (far := self._membership.link_of(member)) is not None:  # of another host
+                        self._asked_far.add(far)
+                        self._send(far, StackRequest())
+                case RunOver(end):
+                    print(f"the run is over: {end.reason}", file=sys.stderr, flush=True)
+                    if self._logs is not None:
+                        write_last(self._logs, self._membership.status(self._clock.now()))
+                    self._launcher_pipe.send(end)
 
     def _keep_spans(self, member: str, frame: bytes) -> None:
         block = from_frame(frame)
@@ -337,7 +444,12 @@ class Coordinator:
     def _write_down(self) -> None:
         """Before anybody is told of it. If there is no room the run goes on: only its coordinator must not die now."""
         self._results.catch_up()
-        self._log.keep(self._membership, self._clock.now())
+        write = None
+        if self._results.trouble is None:
+            write = self._log.keep(self._membership, self._clock.now())
+        else:
+            self._log.disown(self._clock.now())  # it speaks of calls whose results would be missing
+        self._copy_out(write)
         trouble = self._log.trouble or self._results.trouble
         if trouble is not None and not self._said_unwritten:
             self._said_unwritten = True
@@ -346,6 +458,16 @@ class Coordinator:
                 "not survive the loss of its coordinator until there is room again."
             )
             self._show(text)
+
+    def _copy_out(self, write: Write | None) -> None:
+        """To the hosts that have copies. What there is no room for here is sent there all the same: as a whole."""
+        if self._sender is None:
+            return
+        if write is None and (self._log.trouble or self._results.trouble):
+            write = everything(self._membership)
+        if write is not None and write != self._copied:
+            self._copied = write
+            self._send_all(self._sender.append(write.content, write.anew))
 
     def _end_process(self, member: Member) -> None:
         """A worker of this host that was cut off must not wake up and write into the others' files."""
@@ -381,6 +503,8 @@ class Coordinator:
         self._events.append(LinkClosed(link))
 
     def _close(self, link: int) -> None:
+        if self._sender is not None:
+            self._sender.lose(link, self._clock.now())
         connection = self._links.pop(link, None)
         if connection is not None:
             self._selector.unregister(connection)

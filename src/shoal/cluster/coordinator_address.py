@@ -9,19 +9,19 @@ from pathlib import Path
 from shoal.clock import Deadline
 from shoal.errors import PeerTimeout
 
-_FILE = "coordinator"
+FILE = "coordinator"
 _PAUSE = 0.005
 
 
 def publish(folder: Path, address: str) -> None:
     """Say where the coordinator listens. Readers see all of it or nothing."""
-    draft = folder / f".{_FILE}"
+    draft = folder / f".{FILE}"
     draft.write_text(address, encoding="utf-8")
-    os.replace(draft, folder / _FILE)
+    os.replace(draft, folder / FILE)
 
 
 def is_published(folder: Path) -> bool:
-    return (folder / _FILE).exists()
+    return (folder / FILE).exists()
 
 
 def find(folder: Path, deadline: Deadline) -> str:
@@ -29,11 +29,11 @@ def find(folder: Path, deadline: Deadline) -> str:
     begun = deadline.clock.now()
     while True:
         try:
-            return (folder / _FILE).read_text(encoding="utf-8")
+            return (folder / FILE).read_text(encoding="utf-8")
         except FileNotFoundError:
             if deadline.passed():
                 waited = deadline.clock.now() - begun
-                text = f"the coordinator did not write within {waited:.1f} s where it listens: {folder / _FILE}"
+                text = f"the coordinator did not write within {waited:.1f} s where it listens: {folder / FILE}"
                 raise PeerTimeout(("coordinator",), text) from None
         # A worker and the coordinator start at the same time and this file comes within a few milliseconds.
         time.sleep(_PAUSE)

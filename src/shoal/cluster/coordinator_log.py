@@ -4,7 +4,9 @@ The file begins with everything as it was at one moment, and what changed since 
 the file is written anew, with everything as it is then. So a change costs as much at the end of a run as at its
 beginning. docs/decisions/coordinator-log.md has the figures.
 
-What can't be written, because the disk is full, is made up for: the next that can be is everything.
+What can't be written, because the disk is full, is made up for: the next that can be is everything. Until then what the
+log has is older than what members were told, and nobody may go on from it: it is called by another name, which takes no
+room, and a coordinator that takes over finds that the state is lost.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from shoal.cluster.log_entries import entries, frame, is_too_long
 from shoal.cluster.membership_record import LogBase, LogChange, Recalled, recall
 
 NAME = "record"
+STALE = "record.stale"  # what is left of a log that does not go up to what members were told
 LIMIT = 1 << 28  # bytes that are read of a log
 AGAIN = 1.0  # seconds from a write that failed to the next
 
@@ -43,6 +46,12 @@ class Write:
     anew: bool
 
 
+def everything(it: Remembering) -> Write | None:
+    """As it is now; None as long as there is nothing."""
+    whole = it.whole()
+    return Write(frame(msgspec.msgpack.encode(whole)), anew=True) if whole is not None else None
+
+
 class LogPlan:
     """What to write when. Pure: it is told how each write went."""
 
@@ -55,10 +64,10 @@ class LogPlan:
         """What is to be written now. Say `wrote` or `failed` afterwards."""
         change = it.changes()
         if self._anew or change is None:
-            return self._everything(it) if self._anew and now >= self._not_before else None
+            return everything(it) if self._anew and now >= self._not_before else None
         entry = frame(msgspec.msgpack.encode(change))
         if is_too_long(self._base, self._changes + len(entry)):
-            return self._everything(it)
+            return everything(it)
         return Write(entry, anew=False)
 
     def wrote(self, write: Write) -> None:
@@ -76,20 +85,21 @@ class LogPlan:
         """The file is gone: everything is due at once."""
         self._anew, self._not_before = True, 0.0
 
-    def _everything(self, it: Remembering) -> Write | None:
-        whole = it.whole()
-        return Write(frame(msgspec.msgpack.encode(whole)), anew=True) if whole is not None else None
-
 
 class CoordinatorLog:
     """The file. An OSError while it is written never gets out of here."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / NAME
+        self._path, self._stale = folder / NAME, folder / STALE
         self._plan = LogPlan()
         self._file: int | None = None
         self._end = 0
         self.trouble: OSError | None = None  # of the last write, if it failed for another reason than a missing folder
+
+    @property
+    def is_stale(self) -> bool:
+        """The coordinator before this one has told members what it could not write down: nobody knows what."""
+        return self._stale.exists() and not self._path.exists()
 
     def recall(self) -> Recalled | None:
         """What the coordinator before this one has written, if there was one."""
@@ -99,21 +109,22 @@ class CoordinatorLog:
         except FileNotFoundError:
             return None
 
-    def keep(self, it: Remembering, now: float) -> None:
-        """Write down what is new."""
+    def keep(self, it: Remembering, now: float) -> Write | None:
+        """Write down what is new. Returns it, whether or not there was room: others may have copies."""
         write = self._plan.next(it, now)
         if write is None:
-            return
+            return None
         try:
             self._replace(write.content) if write.anew else self._append(write.content)
         except (FileNotFoundError, NotADirectoryError):
             self._plan.failed(now)  # the folder was deleted; once there is one again, everything is written
         except OSError as error:
             self.trouble = error
-            self._plan.failed(now)
+            self.disown(now)
         else:
             self.trouble = None
             self._plan.wrote(write)
+        return write
 
     def begin_anew(self) -> None:
         """Somebody has deleted the folder, and there is one again."""
@@ -124,6 +135,15 @@ class CoordinatorLog:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def disown(self, now: float) -> None:
+        """Members are about to be told more than could be written: nobody may go on from what is in the file."""
+        self._plan.failed(now)
+        with contextlib.suppress(OSError):
+            if self._path.exists():
+                os.replace(self._path, self._stale)
+            elif not self._stale.exists():
+                os.close(os.open(self._stale, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
 
     def _append(self, content: bytes) -> None:
         assert self._file is not None
@@ -143,6 +163,16 @@ class CoordinatorLog:
             raise
         self.close()
         self._file, self._end = file, len(content)
+        with contextlib.suppress(OSError):
+            self._stale.unlink()
+
+
+def stale_state(folder: Path) -> str:
+    """Why a run is over whose coordinator was lost with what it could not write down."""
+    return (
+        f"the coordinator was lost while there was no room to write the run's state to {folder}, so nobody knows where "
+        "the run stands. Make room there and start the run again; if it wrote checkpoints, with --resume."
+    )
 
 
 def write_at(file: int, content: bytes, start: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from shoal.cluster.messages import End
+from shoal.cluster.messages import End, StoryTold
 from shoal.cluster.view import Member
 from shoal.observe.phases import Activity
 from shoal.wire.messages import Message
@@ -115,6 +115,14 @@ class KeepSpans:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepStory:
+    """Write down what a member of another host tells: it happened just now. Nobody waits for it."""
+
+    member: str
+    told: StoryTold
+
+
+@dataclass(frozen=True, slots=True)
 class TellResults:
     """Send on these links, as Finished, what these calls have returned."""
 
@@ -165,5 +173,15 @@ class RunOver:
 
 
 Decision = (
-    Tell | KeepResult | KeepSpans | TellResults | HangUp | Fence | WantWorkers | ReportTrouble | ShowStack | RunOver
+    Tell
+    | KeepResult
+    | KeepSpans
+    | KeepStory
+    | TellResults
+    | HangUp
+    | Fence
+    | WantWorkers
+    | ReportTrouble
+    | ShowStack
+    | RunOver
 )

@@ -23,6 +23,12 @@ class Spawned(Message, frozen=True):
     pid: int
 
 
+class Awaited(Message, frozen=True):
+    """Launcher -> coordinator: this worker is about to come, from another host. A process of its is not ours."""
+
+    member: str
+
+
 class Wanted(Message, frozen=True):
     """Coordinator -> launcher: start so many more workers."""
 
@@ -68,7 +74,7 @@ class LauncherPipe:
         self._partial = b""
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(
-            Spawned | Dying | Reaped | Released | Interrupt | MemberTold | Wanted | End
+            Spawned | Awaited | Dying | Reaped | Released | Interrupt | MemberTold | Wanted | End
         ).decode
 
     def fileno(self) -> int:

@@ -15,11 +15,19 @@ from enum import Enum
 import msgspec
 
 from shoal.cluster.identity import Identity
+from shoal.cluster.succession.succession_messages import (
+    Follow,
+    LauncherGone,
+    RecordEntry,
+    RecordKept,
+    StillCoordinating,
+)
 from shoal.cluster.view import Member, View
 from shoal.config import RunConfig
 from shoal.observe.chart import ShownLogs
 from shoal.observe.counters import WorkerFigures
 from shoal.observe.phases import Activity
+from shoal.observe.story import StoryKind
 from shoal.observe.time_shares import TimeShares
 from shoal.wire.messages import Message, MessageCodec
 
@@ -59,6 +67,7 @@ class Join(Message, frozen=True):
 
     member: Member
     identity: Identity
+    epoch: int = 0  # of the last coordinator that it has heard of; whoever is an earlier one is none any more
 
 
 class Beat(Message, frozen=True):
@@ -81,6 +90,14 @@ class SpansRecorded(Message, frozen=True):
     """Member of another host -> coordinator: what I have done lately, for the run's record. Not answered."""
 
     frame: bytes
+
+
+class StoryTold(Message, frozen=True):
+    """Chief on another host -> coordinator: this has happened, for the run's story. Not answered."""
+
+    kind: StoryKind
+    text: str
+    step: int | None = None
 
 
 class Failed(Message, frozen=True):
@@ -169,6 +186,12 @@ class ViewChange(Message, frozen=True):
     view: View
 
 
+class CoordinatorEpoch(Message, frozen=True):
+    """Coordinator -> a member that joins: all that I say on this connection is of this epoch."""
+
+    epoch: int
+
+
 class ClockTold(Message, frozen=True):
     """Coordinator -> a member that asked: what both clocks said, and which machine this one is of."""
 
@@ -252,6 +275,7 @@ class PlaceRequest(Message, frozen=True):
     """Joining host -> coordinator: one more worker could come. Answered with Place or Answer."""
 
     member: str = ""  # the place of one who is expected and has not come; empty: any
+    own: bool = False  # on a host that the run was started on: it is no guest
 
 
 class JoinerPlace(Message, frozen=True):
@@ -322,12 +346,14 @@ class StatusReply(Message, frozen=True):
     ended: RunOutcome | None = None  # None: it goes on
     devices: str = ""  # what was found on the launcher's host and given to whom
     mesh: str = ""  # how a worker uses its devices, if they are several
+    wanted: int = 0  # workers; 0: an older run's, that did not say
 
 
 TO_COORDINATOR = MessageCodec(
     Join,
     Beat,
     SpansRecorded,
+    StoryTold,
     Failed,
     Done,
     Post,
@@ -345,6 +371,8 @@ TO_COORDINATOR = MessageCodec(
     PlaceRequest,
     ServiceMessage,
     StackTold,
+    Follow,
+    RecordKept,
 )
 FROM_COORDINATOR = MessageCodec(
     ViewChange,
@@ -361,4 +389,8 @@ FROM_COORDINATOR = MessageCodec(
     ServiceMessage,
     ClockTold,
     StackRequest,
+    CoordinatorEpoch,
+    RecordEntry,
+    StillCoordinating,
+    LauncherGone,
 )

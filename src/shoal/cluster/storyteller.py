@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shoal.cluster.events import Decision, Event, Exited, ReportTrouble, RunOver, Started, Tell
+from shoal.cluster.events import Decision, Event, Exited, KeepStory, ReportTrouble, RunOver, Started, Tell
 from shoal.cluster.messages import RefusalReason, Refuse, ViewChange
 from shoal.cluster.trouble import ending
 from shoal.cluster.view import View
@@ -17,6 +17,7 @@ class StoryLine(NamedTuple):
     kind: StoryKind
     text: str
     member: str = ""
+    step: int | None = None
 
 
 class Storyteller:
@@ -44,6 +45,8 @@ class Storyteller:
             case Tell(_, Refuse(reason, text)) if reason is not RefusalReason.OVER and text != self._refused:
                 self._refused = text
                 return [StoryLine(StoryKind.REFUSED, f"somebody was not let in: {text}")]
+            case KeepStory(member, told):
+                return [StoryLine(told.kind, told.text, member, told.step)]
             case RunOver(end):
                 return [StoryLine(StoryKind.END, end.reason)]
             case _:

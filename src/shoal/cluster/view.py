@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -44,7 +45,7 @@ def number_of(id: str) -> int:
     return int(id.rpartition("-")[2])
 
 
-class View(msgspec.Struct, frozen=True):
+class View(msgspec.Struct, frozen=True, dict=True):
     """A numbered set of members. The number grows by one with each change; it never goes back."""
 
     number: int
@@ -57,7 +58,7 @@ class View(msgspec.Struct, frozen=True):
         # Sorted by role and number, so every member derives the same ranks from the same set.
         return cls(number, tuple(sorted(members, key=lambda member: (member.role, member.number))), enough, call)
 
-    @property
+    @cached_property
     def workers(self) -> tuple[Member, ...]:
         """The workers by rank."""
         return tuple(member for member in self.members if member.role == "worker")

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shoal.collectives.layout import Array, Loan, Vector, VectorLayout
+from shoal.collectives.residuals import Residuals
 from shoal.collectives.vector_encoding import VectorEncoding
 from shoal.wire.memory import SharedBlock
 
@@ -139,6 +140,10 @@ class AbstractGroup(ABC):
 
         `encoding` is the form in which they travel; None: as they are.
         """
+
+    @abstractmethod
+    def settle(self, kept: Residuals, shares: tuple[range, ...]) -> None:
+        """Before `shares[r]` are computed by rank r: everyone has what is kept of its slots."""
 
     @property
     @abstractmethod

@@ -8,6 +8,7 @@ from shoal.collectives.abstract import AbstractExchange, AbstractGroup, Outcome,
 from shoal.collectives.additions import plan
 from shoal.collectives.encoded import open_encoded
 from shoal.collectives.layout import Array, Loan, Vector, VectorLayout
+from shoal.collectives.residuals import Residuals
 from shoal.collectives.vector_encoding import VectorEncoding
 from shoal.errors import UsageError
 from shoal.wire.memory import SharedBlock
@@ -58,6 +59,9 @@ class Alone(AbstractGroup):
 
     def open(self, layout: VectorLayout, slots: int, encoding: VectorEncoding | None = None) -> AbstractExchange:
         return _AloneExchange(layout) if encoding is None else open_encoded(None, layout, slots, encoding)
+
+    def settle(self, kept: Residuals, shares: tuple[range, ...]) -> None:
+        kept.settle(None, ((0,),), shares, self)
 
     @property
     def neighbours(self) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from shoal.collectives.abstract import AbstractExchange, AbstractGroup, Outcome,
 from shoal.collectives.alone import Alone
 from shoal.collectives.formation import form
 from shoal.collectives.peers import PeerGroup
+from shoal.collectives.residuals import Residuals
 from shoal.collectives.shared import prepare_bucket
 from shoal.collectives.vector_encoding import VectorEncoding
 from shoal.collectives.worker_group import Gathered, StateKeeper, WorkerGroup
@@ -15,6 +16,7 @@ __all__ = [
     "Gathered",
     "Outcome",
     "PeerGroup",
+    "Residuals",
     "Result",
     "StateKeeper",
     "VectorEncoding",

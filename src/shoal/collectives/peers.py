@@ -15,6 +15,7 @@ from shoal.collectives.encoded import open_encoded
 from shoal.collectives.layout import Array, VectorLayout
 from shoal.collectives.messenger import Messenger
 from shoal.collectives.passing import TensorPassing
+from shoal.collectives.residuals import Residuals
 from shoal.collectives.shared import open_shared
 from shoal.collectives.sockets import open_sockets
 from shoal.collectives.vector_encoding import VectorEncoding
@@ -157,6 +158,9 @@ class PeerGroup(AbstractGroup):
         if encoding is not None:
             return open_encoded(self._meeting, layout, slots, encoding, self._hosts)
         return self._opener(self._meeting, layout, slots)
+
+    def settle(self, kept: Residuals, shares: tuple[range, ...]) -> None:
+        kept.settle(self._meeting, self._hosts, shares, self)
 
     @property
     def neighbours(self) -> tuple[int, ...]:

@@ -20,10 +20,17 @@ _DECODER = msgspec.msgpack.Decoder(ResidualNote)
 class Residuals:
     """What slots of `sizes` numbers have left out. One per kind of exchange; outlives views.
 
-    `on_lost` is told which slots' residuals are zero because their host was lost.
+    `on_lost` is told which slots' residuals are zero because their host was lost. `what` lies there, if it is something
+    else that belongs to a slot and must outlive who computes it.
     """
 
-    def __init__(self, sizes: Sequence[int], on_lost: Callable[[Sequence[int]], None] = lambda slots: None) -> None:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        on_lost: Callable[[Sequence[int]], None] = lambda slots: None,
+        what: str = "what a codec left out",
+    ) -> None:
+        self._what = what
         self._starts = np.cumsum([0, *(round_up(size, LINE // 4) for size in sizes)]).tolist()
         self._sizes = tuple(sizes)
         self._stride = round_up(self._starts[-1] * 4, PAGE) or PAGE
@@ -44,6 +51,27 @@ class Residuals:
         stamps = self._stamps(slot)
         _, write = generation(stamps.tolist(), self._last.get(slot))
         stamps[write] = self._next
+
+    def kept(self, slot: int) -> list[Array] | None:
+        """What counts of a slot now, where it lies; None if nothing does. Not for writing."""
+        if slot not in self._last or slot not in self._blocks:
+            return None
+        read, _ = generation(self._stamps(slot).tolist(), self._last[slot])
+        return None if read is None else self._arrays(slot, read)
+
+    def missing(self, slots: int) -> list[int]:
+        """Of so many slots, after `settle`: those of which nothing is left, though others have something."""
+        return [slot for slot in range(slots) if slot not in self._last] if self._last else []
+
+    def stand_in(self, slot: int, arrays: Sequence[Array] | None) -> None:
+        """These count as what was lost of a slot; None: on another worker, which computes it. Everyone says so."""
+        number = max(self._last.values(), default=0)
+        if arrays is not None:
+            self._stamps(slot)[:] = NEVER
+            for place, array in zip(self._arrays(slot, 0), arrays, strict=True):
+                np.copyto(place, array)
+            self._stamps(slot)[0] = number
+        self._last[slot] = number
 
     def commit(self, slots: int) -> None:
         """The step counts, in which so many slots were sent. Everyone says so once, also who has missed its end."""
@@ -66,7 +94,7 @@ class Residuals:
         mine = ResidualNote(self._last, {slot: tuple(self._stamps(slot).tolist()) for slot in self._blocks})
         notes = [mine]
         if meeting is not None:
-            said = meeting.hold("residuals of gradients", msgspec.msgpack.encode(mine))
+            said = meeting.hold(f"{self._what}: who has it", msgspec.msgpack.encode(mine))
             notes = [_DECODER.decode(note) for note in said]
         plan = plan_residuals(notes, hosts, shares)
         me = meeting.rank if meeting is not None else 0
@@ -89,7 +117,7 @@ class Residuals:
     # Memory -----------------------------------------------------------------------------------------
 
     def _make(self) -> SharedBlock:
-        block = SharedBlock.create("what a codec left out", PAGE + 2 * self._stride, peers_write=True)
+        block = SharedBlock.create(self._what, PAGE + 2 * self._stride, peers_write=True)
         block.array(np.int64, 0, 2)[:] = NEVER
         return block
 
@@ -108,7 +136,7 @@ class Residuals:
             return
         fds = [self._blocks[slot].fd for slot in plan.given.get(meeting.rank, ())]
         expected = {rank: len(plan.given.get(rank, ())) for rank in neighbours if rank != meeting.rank}
-        handed = meeting.hand("handing on residuals", fds, expected)
+        handed = meeting.hand(f"{self._what}: handing it on", fds, expected)
         try:
             for rank, theirs in handed.items():
                 for slot in plan.given.get(rank, ()):
@@ -130,13 +158,13 @@ class Residuals:
             if source == me:
                 read, _ = generation(self._stamps(slot).tolist(), plan.last[slot])
                 if read is None or self._stamps(slot)[read] != plan.last[slot]:
-                    raise BadFrame(f"the residual of slot {slot} is not where {meeting.members[me]} said it was")
+                    raise BadFrame(f"{self._what} of slot {slot} is not where {meeting.members[me]} said it was")
                 sends.setdefault(holder, []).extend(map(packed.view, self._arrays(slot, read)))
             if holder == me:
                 self._stamps(slot)[:] = NEVER
                 receives.setdefault(source, []).extend(map(packed.view, self._arrays(slot, 0)))
         if sends or receives:
-            meeting.ship("moving residuals", sends, receives)
+            meeting.ship(f"{self._what}: moving it", sends, receives)
         for slot, _, holder in plan.moves:
             if holder == me:
                 self._stamps(slot)[0] = plan.last[slot]

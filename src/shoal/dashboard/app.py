@@ -28,7 +28,7 @@ from shoal.dashboard.metrics import CONTENT_TYPE, metrics
 from shoal.errors import UsageError, WireError
 
 EVERY = 0.5  # seconds between two looks
-_SHOWN_EVERY = 1.0  # seconds between two drawings: the browser may share its cores with the training
+_SHOWN_EVERY = 2.0  # seconds between two drawings: the browser may share its cores with the training
 _MOST_WATCHERS = 16
 _LARGEST_BODY = 1024  # bytes
 _STILL_THERE = 10.0  # seconds after which a watcher is sent something, if there is no news
@@ -72,13 +72,6 @@ class PageNews(msgspec.Struct, frozen=True):
 
     runs: list[KnownRun]
     facts: PageFacts | None
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        """What is shown at once when it changes: how the run is, and each of its members."""
-        if self.facts is None:
-            return ()
-        return (self.facts.run, str(self.facts.state), *(f"{one.id} {one.state}" for one in self.facts.members))
 
 
 class Page:
@@ -125,14 +118,14 @@ class Page:
         """News as they come, until the server closes."""
         self._watchers += 1
         try:
-            before, states, silence = b"", None, 0.0
+            before, shown, silence = b"", None, 0.0
             while not self._closing.is_set():
-                news = await self._news(name)
+                states = await self._states(name)
                 silence += EVERY
-                if news.states != states or silence >= _SHOWN_EVERY:
-                    encoded = msgspec.json.encode(news)
+                if states != shown or silence >= _SHOWN_EVERY:
+                    encoded = msgspec.json.encode(await self._news(name))
                     if encoded != before:
-                        before, states, silence = encoded, news.states, 0.0
+                        before, shown, silence = encoded, states, 0.0
                         yield b"data: " + encoded + b"\n\n"
                     elif silence > _STILL_THERE:
                         silence = 0.0
@@ -141,6 +134,11 @@ class Page:
             yield b"data: " + msgspec.json.encode(await self._news(name)) + b"\n\n"
         finally:
             self._watchers -= 1
+
+    async def _states(self, name: str | None) -> tuple[str, ...]:
+        """What is shown at once when it changes."""
+        run = await self._looks.run(name)
+        return (run.name, *(await self._looks.glance(run)).states) if run is not None else ()
 
     async def _news(self, name: str | None) -> PageNews:
         run = await self._looks.run(name)

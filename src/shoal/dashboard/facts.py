@@ -51,6 +51,7 @@ class MemberFacts(msgspec.Struct, frozen=True):
     memory: int  # bytes
     silent: float  # seconds since it was last heard
     shares: dict[TimeUse, float]  # of its time; empty before it trains
+    staleness: float | None = None  # of its updates, on average: how many of another worker's their weights lacked
 
 
 class ChartFacts(msgspec.Struct, frozen=True):
@@ -150,6 +151,7 @@ def _member(member: MemberStatus, is_over: bool) -> MemberFacts:
         member.memory,
         member.silent,
         {use: share for use in TimeUse if (share := member.spent.share(use)) > 0.0 and use is not TimeUse.OTHER},
+        member.counted.staleness_mean,
     )
 
 

@@ -1,4 +1,7 @@
-"""Reads what a run leaves in its logs: no more often than it changes, and for a small part of the time at most."""
+"""Reads what a run leaves in its logs: no more often than it changes, and for a small part of the time at most.
+
+When the run is over, it reads at once: that is what stays on the page.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Generic, TypeVar
 from shoal.dashboard.timeline import STEPS, Timeline, timeline
 from shoal.observe import chart, record_files, story
 from shoal.observe.chart import CHART, ChartPoint
+from shoal.observe.record_reader import RecentRecord
 from shoal.observe.story import OLDER, STORY, StoryEvent
 
 _PART = 0.005  # of the time, which reading one thing may take
@@ -23,24 +27,28 @@ class LogsReader:
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
+        self._record = RecentRecord(logs)
         self._story = _Kept[Sequence[StoryEvent]](lambda: list(story.read(logs)), (logs / STORY, logs / OLDER))
         self._chart = _Kept[Sequence[ChartPoint]](lambda: chart.read(logs), (logs / CHART,))
+        self._since = 0.0
         self._timeline = _Kept[Timeline | None](self._read_timeline, ())
 
-    def story(self) -> Sequence[StoryEvent]:
-        return self._story.get()
+    def story(self, at_once: bool = False) -> Sequence[StoryEvent]:
+        return self._story.get(at_once)
 
-    def chart(self) -> Sequence[ChartPoint]:
-        return self._chart.get()
+    def chart(self, at_once: bool = False) -> Sequence[ChartPoint]:
+        return self._chart.get(at_once)
 
-    def timeline(self) -> Timeline | None:
+    def timeline(self, at_once: bool = False) -> Timeline | None:
         """Of the last steps before now, or before the run's end."""
         self._timeline.files = tuple(self._logs.glob(f"*{record_files.SPANS}"))
-        return self._timeline.get()
+        return self._timeline.get(at_once)
 
     def _read_timeline(self) -> Timeline | None:
         written = max((_time_of(path) for path in self._timeline.files), default=0.0)
-        return timeline(record_files.read(self._logs, since=written - _lately(self.chart())))
+        # Not earlier than the last time, if steps take longer now: what was left out then is not looked for.
+        self._since = max(self._since, written - _lately(self.chart()))
+        return timeline(self._record.read(self._since))
 
 
 def _lately(points: Sequence[ChartPoint]) -> float:
@@ -61,13 +69,13 @@ class _Kept(Generic[Value]):
         self._not_before = 0.0
         self._values: list[Value] = []  # one, once it was read
 
-    def get(self) -> Value:
+    def get(self, at_once: bool) -> Value:
         seen = [(path, _time_of(path)) for path in self.files]
-        now = time.monotonic()
-        if not self._values or (seen != self._seen and now >= self._not_before):
+        if not self._values or (seen != self._seen and (at_once or time.monotonic() >= self._not_before)):
+            begun = time.thread_time()  # not what others take meanwhile
             self._values = [self._read()]
             self._seen = seen
-            self._not_before = now + (time.monotonic() - now) / _PART
+            self._not_before = time.monotonic() + (time.thread_time() - begun) / _PART
         return self._values[0]
 
 

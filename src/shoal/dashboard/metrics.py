@@ -100,6 +100,12 @@ def _of_members(runs: Sequence[PageFacts]) -> Iterator[_Family]:
         [_Sample(labels, float(member.memory)) for labels, member in here],
     )
     yield _Family(
+        "shoal_member_staleness",
+        "gauge",
+        "Updates of another worker that an update's weights lacked, on average. With parameter servers.",
+        [_Sample(labels, member.staleness) for labels, member in here if member.staleness is not None],
+    )
+    yield _Family(
         "shoal_member_silent_seconds",
         "gauge",
         "Since the coordinator last heard a member.",

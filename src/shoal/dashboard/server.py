@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from shoal.errors import UsageError
 TOKEN = "SHOAL_DASHBOARD_TOKEN"  # in the environment: for those who scrape, and need the same one every time
 _SHORTEST_TOKEN = 16
 _HOST = "127.0.0.1"
+_NOTICES_WITHIN = 0.5  # seconds, a signal: its handler can't wake the event loop
 _LAST_WORDS = 2  # seconds in which watchers hear the end
 
 
@@ -65,6 +67,7 @@ async def _serve(
         access_log=False,
         proxy_headers=False,
         server_header=False,
+        date_header=False,
         limit_concurrency=64,
         h11_max_incomplete_event_size=16 * 1024,
         timeout_graceful_shutdown=_LAST_WORDS,
@@ -96,6 +99,12 @@ class _Server(uvicorn.Server):
         await super().startup()
         if self.servers:
             self._listens(self.servers[0].sockets[0].getsockname()[1])
+
+    async def main_loop(self) -> None:
+        """Its own looks ten times a second whether somebody wants it to end, and writes the date for each answer."""
+        while not self.should_exit:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), _NOTICES_WITHIN)
 
     def stop(self) -> None:
         self._closing.set()

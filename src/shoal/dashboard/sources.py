@@ -35,6 +35,23 @@ class WatchedRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Glance:
+    """What its coordinator says, or why it says nothing."""
+
+    at: float  # seconds since the epoch
+    is_alive: bool
+    reply: StatusReply | None = None
+    silence: str = ""
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """What is shown at once when it changes: how the run is, and each of its members."""
+        if self.reply is None:
+            return (str(self.is_alive), self.silence)
+        return (str(self.is_alive), *(f"{member.id} {member.state}" for member in self.reply.members))
+
+
+@dataclass(frozen=True, slots=True)
 class RunSources:
     """All that was found, at one moment."""
 
@@ -49,22 +66,27 @@ class RunSources:
     findings: Sequence[Finding] = ()
 
 
-def gather(run: WatchedRun, reader: LogsReader) -> RunSources:
+def glance(run: WatchedRun) -> Glance:
     """May take as long as a coordinator that does not answer: two seconds."""
     reply, silence = _ask(run.folder) if run.is_alive and run.folder is not None else (None, "")
     alive = run.is_alive and (reply is None or reply.ended is None)
     if reply is None and not alive:
         reply = _last(run)
+    return Glance(time.time(), alive, reply, silence)
+
+
+def gather(run: WatchedRun, seen: Glance, reader: LogsReader) -> RunSources:
+    """All of it."""
     return RunSources(
         run.name,
-        time.time(),
-        alive,
-        reply,
-        silence,
-        reader.story(),
-        reader.chart(),
-        reader.timeline(),
-        doctor.examine(facts_of(reply)) if reply is not None else (),
+        seen.at,
+        seen.is_alive,
+        seen.reply,
+        seen.silence,
+        reader.story(at_once=not seen.is_alive),
+        reader.chart(at_once=not seen.is_alive),
+        reader.timeline(at_once=not seen.is_alive),
+        doctor.examine(facts_of(seen.reply)) if seen.reply is not None else (),
     )
 
 

@@ -43,6 +43,27 @@ def _of(thing: Any, name: str, purpose: str) -> Any:
         raise _missing(f"{type(thing).__name__}.{name}", purpose) from None
 
 
+# Data ---------------------------------------------------------------------------------------------------
+
+
+def data_adapter() -> Any:
+    """The class whose objects `fit` takes as they are: what a stream of shards is to Keras without Shoal."""
+    try:
+        from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+    except ImportError:
+        return object  # then only Shoal's fit takes it
+    return DataAdapter
+
+
+def adapter_of(start: Callable[[], Iterator[Any]]) -> Any:
+    """Keras's own adapter for generators, with one that can be started anew for every epoch."""
+    from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
+
+    adapter = GeneratorDataAdapter(start())
+    adapter.generator = start
+    return adapter
+
+
 # Models and layers --------------------------------------------------------------------------------------
 
 
@@ -234,6 +255,11 @@ def set_values(variables: Sequence[Any], values: Sequence[Any]) -> None:
         return
     for variable, value in zip(variables, values, strict=True):
         variable._value = value
+
+
+def value_of(variable: Any) -> Any:
+    """What holds a variable's value on this backend, without any casting: an array, a parameter, a variable."""
+    return _of(variable, "_value", "takes weights that other workers train out of a model")
 
 
 def holds(variable: Any, value: Any) -> bool:
@@ -472,6 +498,11 @@ def dispatch_mode() -> Any:
     except ImportError:
         raise _missing("TorchDispatchMode", "sees what depends on what in a step", "torch") from None
     return TorchDispatchMode
+
+
+def writes_to(tensor: Any) -> int:
+    """How often a tensor of PyTorch's has been written to: autograd counts it."""
+    return int(_of(tensor, "_version", "knows what a step assigns"))
 
 
 def memory_of(storage: Any) -> int:

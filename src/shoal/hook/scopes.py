@@ -7,6 +7,8 @@ from typing import Any
 
 from shoal.strategies.abstract import AbstractStrategy
 from shoal.strategies.allreduce import AllReduce
+from shoal.strategies.auto import Auto
+from shoal.strategies.local_sgd import LocalSGD
 from shoal.strategies.parameter_server import ParameterServer
 from shoal.strategies.pipeline import Pipeline
 from shoal.strategies.scope import entered
@@ -26,9 +28,27 @@ class Scopes:
         self._by_model[model] = strategy
 
 
+class Plans:
+    """What was planned for each model; as long as the script has the model, until it is compiled anew."""
+
+    def __init__(self) -> None:
+        self._by_model: weakref.WeakKeyDictionary[Any, AbstractStrategy] = weakref.WeakKeyDictionary()
+
+    def of(self, model: Any) -> AbstractStrategy | None:
+        return self._by_model.get(model)
+
+    def keep(self, model: Any, strategy: AbstractStrategy) -> None:
+        self._by_model[model] = strategy
+
+    def forget(self, model: Any) -> None:
+        self._by_model.pop(model, None)
+
+
 def strategy_of(run: Run, model: Any) -> AbstractStrategy:
-    """What its scope says; else what `shoal run` was told."""
-    return run.memory.of(Scopes).of(model) or strategy_in_force(run)
+    """What its scope says; else what was planned for it; else what `shoal run` was told."""
+    if run.only_plans:
+        return Auto(only_plans=True)
+    return run.memory.of(Scopes).of(model) or run.memory.of(Plans).of(model) or strategy_in_force(run)
 
 
 def strategy_in_force(run: Run) -> AbstractStrategy:
@@ -37,4 +57,8 @@ def strategy_in_force(run: Run) -> AbstractStrategy:
         return strategy
     if run.strategy == "pipeline":
         return Pipeline()
+    if run.strategy == "auto":
+        return Auto(run.only_plans)
+    if run.strategy == "local":
+        return LocalSGD()
     return AllReduce() if run.servers is None else ParameterServer()

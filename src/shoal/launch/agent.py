@@ -52,12 +52,12 @@ def attend(
     environ: Mapping[str, str],
     cores: Sequence[int],
     logs: Path | None = None,
-    coordinated: Callable[[RemoteCoordination], AbstractCoordination] = lambda inner: inner,
+    coordinated: Callable[[RemoteCoordination, Path], AbstractCoordination] = lambda inner, _: inner,
 ) -> End:
     """From the first worker's start until nobody takes part from here.
 
     `logs`: where workers print, but the chief; None: all at the terminal. `coordinated`: who says more than a
-    coordinator elsewhere does.
+    coordinator elsewhere does, in this host's folder of the run.
     """
     config = part.config
     with folders.create(folders.home(environ), f"{config.run}-{part.members[0]}") as folder:
@@ -70,7 +70,7 @@ def attend(
         with (
             closing(HeardSignals()) as signals,
             closing(KeptFolder(folder)) as kept,
-            closing(coordinated(RemoteCoordination(_JoinedRun(asker, kept, config), plans))) as coordination,
+            closing(coordinated(RemoteCoordination(_JoinedRun(asker, kept, config), plans), folder)) as coordination,
             closing(Outputs(kept_logs, lambda id: logs is None or id == log_files.CHIEF)) as outputs,
             closing(LocalLauncher(folder, outputs, _preload(config, plans), guests=True)) as launcher,
         ):

@@ -13,6 +13,7 @@ from pathlib import Path
 from shoal.clock import SystemClock
 from shoal.cluster.coordinator import Coordinator
 from shoal.cluster.launcher_pipe import LauncherPipe
+from shoal.cluster.succession.succession_start import SuccessionStart
 from shoal.config import RunConfig
 from shoal.wire.keys import RunKey
 
@@ -30,7 +31,8 @@ def main() -> None:
 
         open_service = partial(Director, config.deadlines.stall)
     key = RunKey.load(folder / "key")
-    coordinator = Coordinator(config, key, folder, launcher_pipe, SystemClock(), open_service)
+    elected = SuccessionStart.load(folder)
+    coordinator = Coordinator(config, key, folder, launcher_pipe, SystemClock(), open_service, elected)
     try:
         coordinator.run()
     finally:

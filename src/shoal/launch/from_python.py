@@ -31,7 +31,7 @@ from shoal.launch.plain_data import Travels
 from shoal.launch.request import LaunchRequest
 
 _OF_SCRIPTS = ("workers", "least", "auto", "script", "arguments", "is_module")  # what else a Request says
-_OF_HOSTS = ("address", "key_file")
+_OF_HOSTS = ("address", "key_file", "ray")
 _OPTIONS = tuple(
     field.name for field in dataclasses.fields(LaunchRequest) if field.name not in (*_OF_SCRIPTS, *_OF_HOSTS)
 )

@@ -10,6 +10,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -22,9 +23,10 @@ from shoal.launch import environment, logs, report
 from shoal.launch.companion import Companion
 from shoal.launch.devices.reading import read_inventory
 from shoal.launch.live_line import LiveLine
-from shoal.launch.on_hosts import HostedRun, planned_on_hosts
+from shoal.launch.on_hosts import HostedRun, check_split, planned_on_hosts
 from shoal.launch.outputs import Outputs, say
 from shoal.launch.plan import THIS_HOST, LaunchPlan, make_plan, new_run
+from shoal.launch.remote.ray_reservation import RayReservation, RayWish
 from shoal.launch.request import LaunchRequest
 from shoal.launch.supervision.decisions import Supervision
 from shoal.launch.supervision.farewell import ENDING, SAVING
@@ -54,13 +56,20 @@ def start(request: LaunchRequest, environ: Mapping[str, str], cores: tuple[int, 
     The folder of checkpoints is locked before anybody looks into it.
     """
     run = new_run()
+    check_split(request)
     with contextlib.ExitStack() as stack:
         claimed = None
         if request.checkpoint is not None:
             claimed = stack.enter_context(claim(Path(request.checkpoint).absolute(), run, say))
+        shell = None
+        if request.ray is not None:
+            wish = RayWish(request.ray, request.workers or None, request.threads)
+            reservation = stack.enter_context(closing(RayReservation(wish)))
+            shell, hosts = reservation.shell, reservation.hosts
+            request = replace(request, hosts=hosts, workers=sum(host.slots for host in hosts))
         if request.hosts is None:
             return launch(make_plan(request, environ, cores, run, inventory=read_inventory(environ)), environ, claimed)
-        plan, hosted = stack.enter_context(planned_on_hosts(request, environ, cores, run))
+        plan, hosted = stack.enter_context(planned_on_hosts(request, environ, cores, run, shell))
         return launch(plan, environ, claimed, hosted)
 
 
@@ -117,12 +126,13 @@ def supervise(
     # All that are expected, those of other hosts too: whoever is started later gets another number.
     expected = (f"worker-{number}" for number in range(config.workers))
     members = list(dict.fromkeys([*expected, *(member.id for member in plan.members)]))
+    elected = hosted is not None and hosted.prepare(folder, config)
     with (
         closing(HeardSignals()) as signals,
         closing(KeptFolder(folder)) as kept,
         # Closed after all others but these, so that whoever watches sees the end.
         _companions(plan, folder, environ, kept_logs),
-        closing(LocalCoordination(folder, config, environ, kept_logs, members, claimed)) as local,
+        closing(LocalCoordination(folder, config, environ, kept_logs, members, claimed, elected)) as local,
         closing(Outputs(kept_logs, lambda id: id == logs.CHIEF, config.verbose)) as outputs,
         closing(LocalLauncher(folder, outputs, plan.preload(THIS_HOST))) as launcher,
         closing(LiveLine(folder, environ)) if plan.live else contextlib.nullcontext(),

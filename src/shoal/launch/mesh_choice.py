@@ -11,7 +11,7 @@ from shoal.strategies.mesh.shape import Mesh
 def choose_mesh(request: LaunchRequest, backend: str, given: DeviceAssignment) -> str | None:
     """In words, with all axes' sizes; None: every worker computes on one device."""
     if request.mesh is None:
-        several = given.each > 1 and backend == "jax" and request.strategy == "allreduce"
+        several = given.each > 1 and backend == "jax" and request.strategy in ("allreduce", "auto")
         return str(Mesh(batch=given.each)) if several else None
     if backend != "jax":
         raise UsageError(

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal.cluster.messages import End
+from shoal.cluster.succession.electorate import Electorate
+from shoal.cluster.succession.succession_start import SuccessionStart
 from shoal.config import RunConfig
 from shoal.errors import UsageError
 from shoal.launch.devices.reading import read_inventory
@@ -22,8 +24,9 @@ from shoal.launch.outputs import say
 from shoal.launch.plan import LaunchPlan, make_plan
 from shoal.launch.remote.agents import Agents, agent_words
 from shoal.launch.remote.agents_coordination import AgentsCoordination
-from shoal.launch.remote.channel import HostOrder, Inquiry
+from shoal.launch.remote.channel import HostOrder, HostSuccession, Inquiry
 from shoal.launch.remote.host_facts import look_around
+from shoal.launch.remote.host_keeper import HostKeeper, KeeperPart
 from shoal.launch.remote.host_list import HostSlots, shares
 from shoal.launch.remote.passed_on import passed_on
 from shoal.launch.remote.remote_shell import AbstractRemoteShell, Srun, Ssh
@@ -35,6 +38,9 @@ from shoal.wire import names
 from shoal.wire.certificates import Pin
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
+
+FIRST_HOST = "the first host"  # as a voter: the one on which the run was started
+ON_SPLIT_FIRST, ON_SPLIT_WAIT = "first", "wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +67,13 @@ class HostPlacement:
 class HostedRun:
     """A run's agents, from before its plan is made to its end."""
 
-    def __init__(self, placement: HostPlacement, agents: Agents) -> None:
+    def __init__(self, placement: HostPlacement, agents: Agents, on_split: str) -> None:
         self._placement = placement
         self._agents = agents
+        self._on_split = on_split
+        self._keeper: HostKeeper | None = None
+        voters = (FIRST_HOST, *placement.elsewhere)
+        self._electorate = Electorate(voters, first_decides=on_split == ON_SPLIT_FIRST)
         self._joined: AgentsCoordination | None = None
 
     def order(self, plan: LaunchPlan, key: RunKey, pin: Pin, probe: Listener) -> None:
@@ -72,15 +82,34 @@ class HostedRun:
         address = plan.config.address.removeprefix("tcp:")
         self._agents.order(
             {
-                host: HostOrder(plan.config, ids, plan.max_restarts, key.hex(), str(pin), address)
+                host: HostOrder(
+                    plan.config, ids, plan.max_restarts, key.hex(), str(pin), address, self._succession(plan, host)
+                )
                 for host, ids in self._placement.elsewhere.items()
             },
             probe,
         )
 
+    def prepare(self, folder: Path, config: RunConfig) -> bool:
+        """Before the coordinator is started in this folder. Whether another can be elected in its place."""
+        if config.least is None:
+            return False
+        assert config.address is not None
+        SuccessionStart(1, self._electorate, FIRST_HOST, is_launchers=True).save(folder)
+        host = names.host_and_port(config.address.removeprefix("tcp:"))[0]
+        part = KeeperPart(FIRST_HOST, FIRST_HOST, self._electorate, 1, host, None, _command(self._on_split))
+        self._keeper = HostKeeper(part, folder, RunKey.load(folder / "key"))
+        return True
+
+    def _succession(self, plan: LaunchPlan, host: str) -> HostSuccession | None:
+        if plan.config.least is None:
+            return None
+        return HostSuccession(host, FIRST_HOST, self._electorate, 1, _command(self._on_split))
+
     def begin(self, coordination: LocalCoordination, config: RunConfig) -> AgentsCoordination:
         """The coordinator has been started; returns what hears of it and of the agents."""
-        self._joined = AgentsCoordination(coordination, self._agents, Path(config.logs), config.verbose)
+        logs, keeper = Path(config.logs), self._keeper
+        self._joined = AgentsCoordination(coordination, self._agents, logs, config.verbose, keeper)
         self._agents.go()
         return self._joined
 
@@ -92,24 +121,34 @@ class HostedRun:
 
     def close(self) -> None:
         self._agents.close(None)
+        if self._keeper is not None:
+            self._keeper.close()
         if self._joined is not None:
             self._joined.close()
 
 
 @contextlib.contextmanager
 def planned_on_hosts(
-    request: LaunchRequest, environ: Mapping[str, str], cores: tuple[int, ...], run: str
+    request: LaunchRequest,
+    environ: Mapping[str, str],
+    cores: tuple[int, ...],
+    run: str,
+    shell: AbstractRemoteShell | None = None,
 ) -> Iterator[tuple[LaunchPlan, HostedRun | None]]:
-    """The plan of the part that is started here, and what is started elsewhere. UsageError if the hosts do not fit."""
+    """The plan of the part that is started here, and what is started elsewhere. UsageError if the hosts do not fit.
+
+    `shell`: by which agents are started there; None: srun in a Slurm allocation, else ssh.
+    """
     hosts = request.hosts
     assert hosts is not None
-    shell: AbstractRemoteShell = Srun() if request.by_srun else Ssh()
+    shell = shell or (Srun() if request.by_srun else Ssh())
     places = {host.name: _addresses(host.name, shell) for host in hosts}
-    own = [_is_here(host.name, places[host.name]) for host in hosts]
+    own = [shell.may_be_here and _is_here(host.name, places[host.name]) for host in hosts]
     placement = HostPlacement.of(hosts, request.workers, own)
     if request.standby and not placement.here:
         raise UsageError("--standby waits on this host, which is not one of --hosts: add it, or leave --standby out.")
     if not placement.elsewhere:
+        check_split(replace(request, hosts=None))
         yield make_plan(replace(request, hosts=None), environ, cores, run, inventory=read_inventory(environ)), None
         return
     if request.address is None:
@@ -121,10 +160,10 @@ def planned_on_hosts(
     passed = passed_on(environ, request.env)
     if request.sync:
         if not isinstance(shell, Ssh):
-            raise UsageError("--sync copies over ssh. In a Slurm job have the script on a disk that all nodes see.")
+            raise UsageError("--sync copies over ssh. With Slurm or Ray have the script on a disk that all nodes see.")
         sync(synced_folder(script, is_module), list(placement.elsewhere), shell, say)
     agents = Agents(shell, list(placement.elsewhere), agent_words(request.remote_python or sys.executable))
-    with contextlib.closing(HostedRun(placement, agents)) as hosted:
+    with contextlib.closing(HostedRun(placement, agents, request.on_split)) as hosted:
         inquiry = Inquiry(os.getcwd(), script, is_module, draft.config.backend, passed)
         facts = agents.inquire(inquiry, here)
         threads = request.threads or placement.threads({host: told.cores for host, told in facts.items()}, len(cores))
@@ -133,6 +172,17 @@ def planned_on_hosts(
         listed += [f"{host} ({len(ids)})" for host, ids in placement.elsewhere.items()]
         say(f"hosts: {', '.join(listed)}, by {shell.program}")
         yield plan, hosted
+
+
+def check_split(request: LaunchRequest) -> None:
+    """UsageError if the user has said what hosts are to do that can't reach each other, and there is but one."""
+    if request.hosts is None and request.on_split != ON_SPLIT_FIRST:
+        raise UsageError("--on-split is for a run on several hosts: name them with --hosts.")
+
+
+def _command(on_split: str) -> str | None:
+    """The user's, which knows whether the other half is dead."""
+    return None if on_split in (ON_SPLIT_FIRST, ON_SPLIT_WAIT) else on_split
 
 
 def _addresses(host: str, shell: AbstractRemoteShell) -> tuple[str, ...]:

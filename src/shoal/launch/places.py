@@ -36,10 +36,13 @@ class ScriptHere:
 class PlaceAsker:
     """`host`: of this machine, for the other workers; None: the one that reaches the coordinator."""
 
-    def __init__(self, where: str, key: RunKey, pin: Pin | None, script: ScriptHere, host: str | None) -> None:
+    def __init__(
+        self, where: str, key: RunKey, pin: Pin | None, script: ScriptHere, host: str | None, own: bool = False
+    ) -> None:
         """`where`: HOST:PORT of the coordinator. A name is looked up each time: it may mean another address later.
 
-        `pin`: of its certificate; None: whoever listens there and holds the key is the one.
+        `pin`: of its certificate; None: whoever listens there and holds the key is the one. `own`: places are for the
+        run's own workers, not for guests.
         """
         self.where = where
         self._name, self._port = names.host_and_port(where)
@@ -47,8 +50,16 @@ class PlaceAsker:
         self._pin = pin
         self._script = script
         self._host = names.own_address(host) if host is not None else None
+        self._own = own
         self._config: RunConfig | None = None
         self.address = ""  # that has led there
+
+    def move(self, address: str) -> None:
+        """Another coordinator was elected, which is at this address."""
+        there = parse(address)
+        assert isinstance(there, TlsAddress)
+        self.where, self._name, self._port = there.place, there.host, there.port
+        self._pin = there.pin
 
     def ask(self, patient: bool, member: str = "", within: float = _REACH_WITHIN) -> JoinerPlace:
         """A place, with the run's settings as they are on this host. Patient: as long as the run can't be reached.
@@ -78,7 +89,7 @@ class PlaceAsker:
         while True:
             try:
                 with closing(self.connect(Deadline.after(min(_REACH_WITHIN, deadline.left())))) as connection:
-                    answer = _ask(connection, member, deadline)
+                    answer = _ask(connection, PlaceRequest(member, self._own), deadline)
                     if isinstance(answer, JoinerPlace):
                         return answer, connection.local_host()
             except WireError as error:
@@ -110,8 +121,8 @@ class PlaceAsker:
         return connection
 
 
-def _ask(connection: Connection, member: str, deadline: Deadline) -> JoinerPlace | Answer:
-    connection.send(PlaceRequest(member), deadline=deadline)
+def _ask(connection: Connection, request: PlaceRequest, deadline: Deadline) -> JoinerPlace | Answer:
+    connection.send(request, deadline=deadline)
     answer = connection.receive(deadline)
     if isinstance(answer, JoinerPlace | Answer):
         return answer

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from shoal.cluster.process_limits import check_processes
-from shoal.codecs.words import parse_word
+from shoal.codecs.words import AUTO, parse_word
 from shoal.config import STRATEGIES, TRANSPORTS, Deadlines, Devices, RunConfig, Servers, Transport
 from shoal.errors import UsageError
 from shoal.launch import environment, logs
@@ -30,6 +30,7 @@ from shoal.launch.devices.reading import for_backend
 from shoal.launch.mesh_choice import choose_mesh
 from shoal.launch.request import LaunchRequest
 from shoal.launch.script import BACKEND, find_script, read_script
+from shoal.launch.sizes import nbytes
 from shoal.observe.profiled_steps import ProfiledSteps
 from shoal.wire import names
 from shoal.wire.addresses import TlsAddress, UnixAddress
@@ -38,6 +39,7 @@ from shoal.wire.addresses import parse as parse_address
 THIS_HOST = "this host"
 _EXPORTING = 15.0  # seconds after the run's end in which the last spans are sent
 _STALL_PER_SILENCE = 60  # a worker that lives but does not come gets so many times the time of a silent one
+_WAITS_FOR_HOSTS = 300.0  # seconds, with `--on-split wait`
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ def make_plan(
                 f"--compress {request.compress}: what the stages of a pipeline send each other travels as it is. "
                 "Leave it out, or train with --strategy allreduce."
             )
+    _check_choice(request)
     servers = _servers(request)
     script = find_script(request.script, request.is_module)
     environ = {**environ, BACKEND: request.backend} if request.backend else environ
@@ -139,11 +142,14 @@ def make_plan(
         script=script,
         arguments=request.arguments,
         is_module=request.is_module,
-        pieces=request.pieces,
+        pieces=_pieces(request),
         strategy=request.strategy,
         servers=servers,
         compress=request.compress,
         stages=_stages(request),
+        sliced=request.sliced,
+        memory=nbytes("--memory", request.memory) if request.memory is not None else None,
+        every=_every(request),
         transport=cast(Transport, request.transport),
         address=f"tcp:{request.address}" if request.address else None,
         host=_host(request),
@@ -225,6 +231,22 @@ def _goes_on(request: LaunchRequest) -> bool:
     return not request.fail_fast and several
 
 
+def _check_choice(request: LaunchRequest) -> None:
+    """What `--strategy auto` decides, and what goes with one strategy only."""
+    if request.sliced and request.strategy != "allreduce":
+        raise UsageError(f"--sliced goes with --strategy allreduce, not with {request.strategy}.")
+    if request.memory is not None and request.strategy != "auto":
+        raise UsageError(
+            f"--memory {request.memory} is what --strategy auto may use of each worker's memory; {request.strategy} "
+            "uses what it needs. `shoal plan` says how much that is."
+        )
+    if request.strategy == "auto" and request.compress is not None:
+        raise UsageError(
+            f"--compress {request.compress}: --strategy auto chooses among plans whose numbers travel as they are. "
+            "Leave it out, or train with --strategy allreduce."
+        )
+
+
 def _stages(request: LaunchRequest) -> int | None:
     if request.strategy != "pipeline":
         if request.stages is not None:
@@ -244,6 +266,39 @@ def _stages(request: LaunchRequest) -> int | None:
             f"for. Use -n {stages}, or fewer stages."
         )
     return stages
+
+
+def _pieces(request: LaunchRequest) -> int | None:
+    """With strategy local: the replicas, each of which computes a piece of every batch."""
+    if request.strategy != "local":
+        return request.pieces
+    if request.pieces is not None:
+        raise UsageError(
+            f"--pieces {request.pieces}: with --strategy local a batch has a piece for each replica. Say how many with "
+            "--replicas."
+        )
+    replicas = request.replicas
+    if replicas is not None and replicas < 1:
+        raise UsageError(f"--replicas {replicas}: expected at least 1.")
+    if replicas is not None and replicas < request.workers:
+        raise UsageError(
+            f"--replicas {replicas} is too few for {request.workers} workers: each hosts at least one. Use --replicas "
+            f"{request.workers} or more, or fewer workers."
+        )
+    return replicas
+
+
+def _every(request: LaunchRequest) -> int | None:
+    if request.every is not None and request.strategy != "local":
+        raise UsageError(f"--every {request.every} goes with --strategy local, not with {request.strategy}.")
+    if request.every is not None and request.every < 1:
+        raise UsageError(f"--every {request.every}: expected a number of steps, at least 1.")
+    if request.strategy == "local" and request.compress == AUTO:
+        raise UsageError(
+            "--compress auto measures what pays from step to step, and with --strategy local there is one exchange in "
+            "many. Name the codec: bf16, int8, topk or lowrank."
+        )
+    return request.every
 
 
 def _check_counts(request: LaunchRequest) -> None:
@@ -307,7 +362,9 @@ def _servers(request: LaunchRequest) -> Servers | None:
 
 def _check_no_servers(request: LaunchRequest) -> None:
     """What is for parameter servers was not asked for, either."""
-    given = {"servers": request.servers or None, "staleness": request.staleness, "replicas": request.replicas}
+    given = {"servers": request.servers or None, "staleness": request.staleness}
+    if request.strategy != "local":  # which has replicas of its own
+        given["replicas"] = request.replicas
     missing = "--strategy ps" if request.servers else "--strategy ps --servers 1"
     for option, value in given.items():
         if value is not None:
@@ -429,10 +486,10 @@ def _check_one_of(what: str, value: str, known: tuple[str, ...]) -> None:
 
 
 def _deadlines(request: LaunchRequest) -> Deadlines:
-    timeout = request.timeout
-    if timeout is None:
-        return Deadlines(remark=request.stall)
-    return Deadlines(silence=timeout, stall=timeout * _STALL_PER_SILENCE, remark=request.stall)
+    waits = {"orphaned": _WAITS_FOR_HOSTS} if request.on_split == "wait" else {}
+    if (timeout := request.timeout) is None:
+        return Deadlines(remark=request.stall, **waits)
+    return Deadlines(silence=timeout, stall=timeout * _STALL_PER_SILENCE, remark=request.stall, **waits)
 
 
 def share(cores: tuple[int, ...], threads: int, number: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from shoal.observe.amounts import percent
 from shoal.observe.phases import TimeUse
 from shoal.observe.time_shares import slowest, together
 
-_COMING = ("starting", "joined", "ready")
+_COMING = ("starting", "joined", "ready")  # or standing by
 
 
 def progress(reply: StatusReply) -> str:
@@ -20,8 +20,10 @@ def progress(reply: StatusReply) -> str:
     if not step:
         return ""
     coming = sum(member.role == "worker" and member.state in _COMING for member in reply.members)
+    wanted = reply.wanted or len(workers) + coming
     told = [
-        f"{len(workers)} of {len(workers) + coming} workers" if coming else f"{len(workers)} workers",
+        f"{len(workers)} of {wanted} workers" if len(workers) < wanted else f"{len(workers)} workers",
+        *([f"{coming} standing by"] if coming and len(workers) >= wanted else []),
         f"step {step:,}",
         f"{pace(reply, workers):,.0f} samples/s",
         *([f"{reply.losses} lost"] if reply.losses else []),

@@ -12,7 +12,7 @@ from shoal.observe.amounts import amount
 
 _LAST_LINES = 20
 _TOLD_WAIT = 0.1  # seconds
-_CALLS = {"fit": "fit", "loop": "loop", "evaluate": "evaluation", "predict": "prediction"}
+_CALLS = {"fit": "fit", "loop": "loop", "evaluate": "evaluation", "predict": "prediction", "plan": "plan"}
 
 
 def opening(config: RunConfig) -> str:
@@ -21,7 +21,7 @@ def opening(config: RunConfig) -> str:
         f"run {config.run}",
         _count(config.workers, "worker"),
         *(_servers(config.servers) if config.servers else ()),
-        _count(config.pieces or config.workers, "piece"),
+        _count(config.pieces or config.workers, "replica" if config.strategy == "local" else "piece"),
         _count(config.threads, "thread") + (" each" if config.workers > 1 or config.servers else ""),
         config.backend,
         f"logs in {config.logs}",
@@ -55,7 +55,7 @@ def _rows(end: End) -> list[tuple[str, str]]:
     ways = {
         "through shared memory": counted.shared,
         "over sockets": counted.sent,
-        "spared by the codec": counted.spared,
+        "spared": counted.spared,
     }
     waited = counted.arriving / max(1, end.finishers)
     return [

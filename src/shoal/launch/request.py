@@ -32,6 +32,9 @@ class LaunchRequest:
     threads: int | None = None
     strategy: str = "allreduce"
     stages: int | None = None
+    sliced: bool = False
+    memory: str | None = None  # of each worker, with strategy auto
+    every: int | None = None
     servers: int = 0
     staleness: str | None = None  # a number, or inf
     replicas: int | None = None
@@ -51,7 +54,9 @@ class LaunchRequest:
     dashboard: int | None = None  # the port of the run's page; 0: a free one
     hosts: tuple[HostSlots, ...] | None = None  # None: this one
     is_task: bool = False  # one of several that somebody else has started: the others will come
+    ray: str | None = None  # the address of the Ray cluster that has them
     by_srun: bool = False  # they are nodes of a Slurm allocation
+    on_split: str = "first"  # what half of the hosts does that can't reach the other: first, wait, or a command
     sync: bool = False  # copy the script's folder to them
     remote_python: str | None = None  # the one that has Shoal there
     env: tuple[str, ...] = ()  # variables that their workers get, besides the usual ones

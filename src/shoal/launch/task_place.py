@@ -46,7 +46,8 @@ def find_place(environ: Mapping[str, str], by: str | None = None) -> TaskPlace:
     if not found:
         raise UsageError(
             "nothing in the environment tells which task this is: no variables of torchrun, Slurm, MPI, TF_CONFIG, JAX "
-            "or Kubeflow. `shoal worker` is for tasks that such a system starts; use `shoal run` otherwise."
+            "or Kubeflow, and not all three of JOB_COMPLETION_INDEX, SHOAL_TASKS and SHOAL_FIRST. `shoal worker` is "
+            "for tasks that such a system starts; use `shoal run` otherwise."
         )
     (name, place), *others = found.items()
     for other, another in others:
@@ -159,9 +160,27 @@ def _jax(environ: Mapping[str, str]) -> TaskPlace | None:
     return TaskPlace(int(environ["JAX_PROCESS_ID"]), int(environ["JAX_NUM_PROCESSES"]), source, host, port)
 
 
+def _kubernetes(environ: Mapping[str, str]) -> TaskPlace | None:
+    """A pod of an Indexed Job, which tells its number alone; the manifest tells the rest (examples/jobset.yaml)."""
+    if not {"JOB_COMPLETION_INDEX", "SHOAL_TASKS", "SHOAL_FIRST"} <= environ.keys():
+        return None
+    source = "JOB_COMPLETION_INDEX, SHOAL_TASKS and SHOAL_FIRST"
+    host, port = _first(environ["SHOAL_FIRST"])
+    job = environ.get("SHOAL_JOB", "")
+    return TaskPlace(int(environ["JOB_COMPLETION_INDEX"]), int(environ["SHOAL_TASKS"]), source, host, port, job)
+
+
+def _first(word: str) -> tuple[str, int]:
+    """HOST or HOST:PORT."""
+    if not word:
+        raise UsageError("SHOAL_FIRST is empty; expected the host of the first pod. Has the JobSet a `coordinator`?")
+    return host_and_port(word) if ":" in word else (word, 0)
+
+
 READERS: dict[str, Callable[[Mapping[str, str]], TaskPlace | None]] = {
     "torchrun": _torchrun,
     "kubeflow": _kubeflow,
+    "kubernetes": _kubernetes,
     "jax": _jax,
     "tensorflow": _tensorflow,
     "vertex": _vertex,

@@ -126,7 +126,7 @@ def _work(
 def _run_script(config: RunConfig, run: Session, folder: Path, log: _Log) -> int:
     """Run it to its end; tell the run how it failed, if it did. Returns the exit code that Python would."""
     try:
-        _execute(config)
+        execute(config)
         run.check_script()
     except RunEnded:
         raise
@@ -154,7 +154,7 @@ def _coordinator_link(run: Session) -> CoordinatorLink:
     return run.coordinator_link
 
 
-def _execute(config: RunConfig) -> None:
+def execute(config: RunConfig) -> None:
     """Returns when the script has come to a good end, be it by `sys.exit()`."""
     sys.argv = [config.script, *config.arguments]
     try:

@@ -11,7 +11,7 @@ import heapq
 import os
 import resource
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -48,13 +48,20 @@ class WorkerFigures(msgspec.Struct, frozen=True):
     cpu: float = 0.0  # seconds that its threads did run
     switches: int = 0  # times that a core was taken away
     faults: int = 0  # pages that had to come from disk
-    spared: int = 0  # bytes that a codec has kept from sockets
+    spared: int = 0  # bytes that a codec, or rounds of several steps, have kept from sockets
+    aged: int = 0  # updates of an asynchronous training: a worker's own, or those that a server applied
+    staleness: int = 0  # the sum of theirs: updates of another worker that their weights lacked
 
     def since(self, earlier: WorkerFigures) -> WorkerFigures:
         """What has come after an earlier look at the same worker."""
         numbers = {name: max(0, getattr(self, name) - getattr(earlier, name)) for name in _NUMBERS}
         callbacks = {name: all_of - earlier.callbacks.get(name, 0.0) for name, all_of in self.callbacks.items()}
         return msgspec.structs.replace(self, callbacks=callbacks, **numbers)
+
+    @property
+    def staleness_mean(self) -> float | None:
+        """Of an update; None where nothing was updated asynchronously."""
+        return self.staleness / self.aged if self.aged else None
 
     @property
     def piece_mean(self) -> float:
@@ -74,6 +81,7 @@ class WorkerFigures(msgspec.Struct, frozen=True):
 _NUMBERS = (
     *("steps", "pieces", "rows", "piece_seconds", "piece_squares", "compilations", "compiling", "saving"),
     *("checkpoints", "sent", "shared", "arrived", "arriving", "starved", "cpu", "switches", "faults", "spared"),
+    *("aged", "staleness"),
 )
 
 
@@ -92,7 +100,7 @@ class Traffic:
 
     def __init__(self) -> None:
         self.sent = 0  # bytes over sockets
-        self.spared = 0  # bytes more that they would have been without a codec
+        self.spared = 0  # bytes more that they would have been as they are, and after every step
         self.shared = 0  # bytes through shared memory
         self.arrived = 0  # bytes for which it waited in the middle of a message
         self.arriving = 0.0  # seconds of that: what they took to come
@@ -104,6 +112,7 @@ class Counters:
     def __init__(self) -> None:
         self.traffic = Traffic()
         self.callbacks: dict[str, float] = {}  # seconds by class
+        self.staleness: Counter[int] = Counter()  # how many updates had it; whoever trains or serves adds to it
         self.streams = False
         self.asynchronous = False
         self._steps = 0
@@ -149,7 +158,7 @@ class Counters:
 
     def figures(self) -> WorkerFigures:
         system = SystemFigures.now().since(self._before) if self._before is not None else SystemFigures()
-        traffic = self.traffic
+        traffic, staleness = self.traffic, dict.copy(self.staleness)  # another thread may add to it
         longest = heapq.nlargest(_MOST_CALLBACKS, self.callbacks.copy().items(), key=lambda item: item[1])
         return WorkerFigures(
             self._steps,
@@ -175,6 +184,8 @@ class Counters:
             system.switches,
             system.faults,
             traffic.spared,
+            sum(staleness.values()),
+            sum(updates * each for each, updates in staleness.items()),
         )
 
 

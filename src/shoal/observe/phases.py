@@ -15,6 +15,7 @@ class Phase(StrEnum):
     LOOP = "running the script's loop"  # between two steps of it
     BUILDING = "building the model"
     TRACING = "tracing the training step"
+    MEASURING = "measuring for a plan"
     JOINING = "waiting to be let in"
     RESUMING = "resuming"
     TAKING_WEIGHTS = "taking the chief's weights"
@@ -62,6 +63,7 @@ _USES = {
     Phase.PREDICTING: TimeUse.COMPUTING,
     Phase.TRAINING: TimeUse.COMPUTING,
     Phase.SERVING: TimeUse.COMPUTING,
+    Phase.MEASURING: TimeUse.COMPUTING,
     Phase.EXCHANGING: TimeUse.EXCHANGING,
     Phase.TAKING_WEIGHTS: TimeUse.EXCHANGING,
     Phase.GATHERING: TimeUse.EXCHANGING,

@@ -16,7 +16,7 @@ import re
 import struct
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -74,7 +74,7 @@ def read(folder: Path, since: float = 0.0, most: int = MOST_READ) -> Mapping[str
     `since`: without most of what was over before this shared time, which need not be read then. `most`: spans of each
     member, the last. What nobody of ours wrote, and what was cut off, is passed over.
     """
-    found = {member: _spans_of(folder, member, since, most) for member in members(folder)}
+    found = {member: spans_of(member, _blocks(folder, member, since), most) for member in members(folder)}
     return {member: spans for member, spans in found.items() if spans}
 
 
@@ -140,10 +140,11 @@ class Frame(NamedTuple):
             return None
 
 
-def _spans_of(folder: Path, member: str, since: float, most: int) -> list[Span]:
+def spans_of(member: str, blocks: Iterable[SpanBlock], most: int = MOST_READ) -> list[Span]:
+    """The spans of these blocks, which follow each other, in the order in which they began; of more, the last."""
     spans: deque[Span] = deque(maxlen=most)
     before: SpanBlock | None = None
-    for block in _blocks(folder, member, since):
+    for block in blocks:
         if before is not None and not block.goes_on_from(before):
             spans.extend(before.unfinished(member))  # its process was killed, and another took its name
         spans.extend(block.of(member))
@@ -188,6 +189,23 @@ def frames_in(file: BinaryIO, since: float = 0.0) -> Iterator[Frame]:
         if not frame.is_sound:
             return
         yield frame
+
+
+def over_before(file: BinaryIO, since: float, start: int) -> int:
+    """Where the first frame begins that is not over by then; `start`: where this was found before. The last frame is
+    never passed: it may be replaced."""
+    file.seek(start)
+    begins = 0  # where there is no frame, as if it was never looked at
+    while len(head := file.read(_HEAD.size)) == _HEAD.size:
+        magic, length, _, until = _HEAD.unpack(head)
+        if magic != _MAGIC or length > _LONGEST_PAYLOAD:
+            break
+        begins = start
+        if until >= since:
+            break
+        start += _HEAD.size + length
+        file.seek(length, os.SEEK_CUR)
+    return begins
 
 
 def _sound_length(path: Path) -> int:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from shoal.observe.followed_files import FollowedFiles
-from shoal.observe.record_files import frames_in, generations, members
+from shoal.observe.record_files import frames_in, generations, members, over_before, spans_of
 from shoal.observe.spans import Span, SpanBlock
 from shoal.observe.story import OLDER, STORY, StoryEvent
 
@@ -52,6 +53,32 @@ class RecordReader:
                     if block is None or block.spans or block.lost:  # else the next frame replaces it
                         followed.offset += frame.size
                     if block is not None:
+                        yield block
+
+
+class RecentRecord:
+    """The end of a record, again and again: what was over before is not looked at twice. For one thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._starts: dict[tuple[int, int], int] = {}  # by file: bytes before what counted last
+
+    def read(self, since: float) -> Mapping[str, Sequence[Span]]:
+        """As record_files.read does. `since` must not be earlier than the last time."""
+        seen: dict[tuple[int, int], int] = {}
+        found = {member: spans_of(member, self._blocks(member, since, seen)) for member in members(self._folder)}
+        self._starts = seen  # files that are gone are forgotten
+        return {member: spans for member, spans in found.items() if spans}
+
+    def _blocks(self, member: str, since: float, seen: dict[tuple[int, int], int]) -> Iterator[SpanBlock]:
+        with generations(self._folder, member) as files:
+            for file in files:
+                about = os.fstat(file.fileno())
+                identity = (about.st_dev, about.st_ino)
+                seen[identity] = over_before(file, since, self._starts.get(identity, 0))
+                file.seek(seen[identity])
+                for frame in frames_in(file, since):
+                    if (block := frame.block()) is not None:
                         yield block
 
 

@@ -34,6 +34,7 @@ class StoryKind(StrEnum):
     CHECKPOINT = "checkpoint"
     REFUSED = "refused"  # somebody was not let in
     MESH = "mesh"  # how a model was laid out on a worker's devices
+    PLAN = "plan"  # what was chosen and why, and whether steps take what was expected
     END = "end"
 
 

@@ -77,7 +77,7 @@ def main() -> None:
             is_told = True
             _say(f"{target} does not take the run's spans; its log, otel.log, says why. The run goes on")
     is_all = follower.finish(time.monotonic() + LAST_WORDS)
-    _say(_summary(follower, target, is_all))
+    _say(summary(follower, target, is_all))
 
 
 def _until_let_go(over: threading.Event) -> None:
@@ -85,7 +85,7 @@ def _until_let_go(over: threading.Event) -> None:
     over.set()
 
 
-def _summary(follower: SpanFollower, target: str, is_all: bool) -> str:
+def summary(follower: SpanFollower, target: str, is_all: bool) -> str:
     export, traces = follower.export, follower.traces
     said = f"otel: {export.sent:,} spans of {len(export.members)} members were sent to {target}"
     if export.refused:

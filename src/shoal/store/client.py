@@ -77,11 +77,12 @@ class Client:
         codec: AbstractCodec = AS_THEY_ARE,
         patience: float = math.inf,
         traffic: Traffic | None = None,
+        observed: Counter[int] | None = None,
     ) -> None:
         """`initial`: for a server that has nothing to begin with; None if this worker has come late, and does not know.
 
         `ahead`: updates that go on at a time; 0 in synchronous training. `patience`: seconds for which servers that are
-        there may leave a question unanswered.
+        there may leave a question unanswered. `observed`: staleness -> how many updates had it; is added to.
         """
         tables = frozenset(shard for shard, kind in enumerate(shapes) if isinstance(kind, RowShapes))
         self._me = me
@@ -97,7 +98,7 @@ class Client:
         self._unread: deque[bytes] = deque()
         self._todo: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()  # guards what follows
-        self._state = WorkerState(WorkerRole(me, call, len(shapes), ahead, tables))
+        self._state = WorkerState(WorkerRole(me, call, len(shapes), ahead, tables), observed)
         for shard, weights in enumerate(initial or ()):  # tables come behind the others
             self._state.newest[shard] = (0, weights)
         self._ready: deque[Todo] = deque()

@@ -39,6 +39,8 @@ from shoal.store.values.messages import (
     StoreHello,
     Supply,
     Transfer,
+    VersionAsked,
+    VersionSeen,
 )
 from shoal.store.values.tensors import Array, Shapes, landing
 from shoal.wire.connection import Connection, connect
@@ -63,6 +65,8 @@ CODEC = MessageCodec(
     Listed,
     Lacking,
     Supply,
+    VersionAsked,
+    VersionSeen,
     ReplicaStanding,
     Order,
     Transfer,
@@ -181,6 +185,10 @@ class Links:
             self._heed_room(link.connection)
         except WireError:
             self._lose(peer)
+
+    def is_linked(self, peer: str) -> bool:
+        """Whether there is a connection to it."""
+        return peer in self._links
 
     def wait(self, seconds: float) -> list[Event]:
         """What has happened, at once if something has; else what happens within so many seconds, if anything."""

@@ -7,7 +7,7 @@ sockets. Servers on other cores go on meanwhile.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from shoal.cluster.view import View
 from shoal.codecs.codec import AS_THEY_ARE, AbstractCodec
 from shoal.observe.phases import Phase
 from shoal.store.decisions.director_messages import FROM_DIRECTOR, TO_DIRECTOR, Serve, ShardsPlaced, TrainingClosed
+from shoal.store.decisions.lost_shard import LostShard
 from shoal.store.decisions.placement import ShardView
 from shoal.store.decisions.replica import (
     NOTHING,
@@ -38,7 +39,6 @@ from shoal.store.links import Heard, Linked, Links
 from shoal.store.values.encoding import decode, travelling
 from shoal.store.values.ledger import Ledger, Provenance
 from shoal.store.values.messages import (
-    Lacking,
     Listed,
     Order,
     Point,
@@ -49,6 +49,7 @@ from shoal.store.values.messages import (
     ShardMessage,
     Supply,
     Transfer,
+    VersionSeen,
 )
 from shoal.store.values.operations import Assignment, Batch
 from shoal.store.values.tensors import AnyShapes, Array, RowShapes, Shapes, ShardShapes, Tensors
@@ -57,8 +58,7 @@ from shoal.wire.listener import Listener
 from shoal.wire.messages import Message
 
 _LOOK_AGAIN = 1.0  # seconds
-_LOOK_SOON = 0.05  # while a part of a checkpoint is being written: at the end of a fit all wait for it
-_ANSWERS_WITHIN = 1.0
+_LOOK_SOON = 0.05  # while a part of a checkpoint is being written, or a lost shard is looked for: all wait for it
 
 
 class KeptShard(NamedTuple):
@@ -101,7 +101,9 @@ class Server:
         self._tensors = {shard: about.tensors for shard, about in kept.items()}  # of the shards that it holds
         points = {shard: about.point for shard, about in kept.items()}
         self._replicas = [Replica(shard, me, point=points.get(shard, NOTHING)) for shard in range(len(shapes))]
-        self._lacking: dict[int, _Lack] = {}
+        self._lacking: dict[int, LostShard] = {}
+        self._workers: tuple[str, ...] = ()  # that take part in the training
+        self._began = 0  # the training's first view
         self._unread: deque[bytes] = deque()
         self._over: BaseException | None = None
         self._closed = False
@@ -109,25 +111,39 @@ class Server:
         self._links = Links(me, key, self._land, listener)
         self._save_queue = SaveQueue(self._replicas, self._of, shard_writer, self._links.post)
         self.applied = 0  # updates, of all shards
+        self._observed: Counter[int] = Counter()
         self._record: Callable[[Phase, str, int], None] = lambda phase, detail, step: None
         coordinator_link.read_with(self)
 
-    def serve(self, record: Callable[[Phase, str, int], None] = lambda phase, detail, step: None) -> None:
-        """Until the training is over; raises what ended the run, if that comes first."""
+    def serve(
+        self,
+        record: Callable[[Phase, str, int], None] = lambda phase, detail, step: None,
+        observed: Counter[int] | None = None,
+    ) -> None:
+        """Until the training is over; raises what ended the run, if that comes first.
+
+        `observed` is added to: staleness -> how many updates had it when they were applied.
+        """
         self._coordinator_link.write(TO_DIRECTOR.encode(Serve(self._call)))
         self._record = record
+        self._observed = observed if observed is not None else self._observed
         record(Phase.SERVING, "", 0)
         while not self._closed:
-            for event in self._links.wait(_LOOK_SOON if self._save_queue.is_writing else _LOOK_AGAIN):
+            for event in self._links.wait(_LOOK_SOON if self._is_waited_for() else _LOOK_AGAIN):
                 match event:
                     case Heard(peer, message, arrays):
                         self._hear(peer, message, arrays)
                     case Linked(peer):
                         for replica in self._replicas:
                             self._perform(replica, replica.reconnected(peer))
+                        for lost in self._lacking.values():
+                            lost.reconnected(peer)
             self._read_all()
             self._ask_lacking()
             self._save_queue.look(self._lacking)
+
+    def _is_waited_for(self) -> bool:
+        return self._save_queue.is_writing or any(lost.is_comparing for lost in self._lacking.values())
 
     def kept(self) -> dict[int, KeptShard]:
         """All that it has, for trainings after this one."""
@@ -157,7 +173,8 @@ class Server:
             raise self._over
         while self._unread:
             match FROM_DIRECTOR.decode(self._unread.popleft()):
-                case ShardsPlaced(call, placement, _, addresses) if call == self._call:
+                case ShardsPlaced(call, placement, workers, addresses) if call == self._call:
+                    self._workers, self._began = workers, placement.began
                     # One of two dials: the one that came later.
                     older = addresses if self._me not in addresses else _before(self._me, addresses)
                     self._links.dial({id: addresses[id] for id in older})
@@ -171,10 +188,10 @@ class Server:
 
     def _take_view(self, view: ShardView) -> None:
         replica = self._replicas[view.shard]
-        lack = self._lacking.pop(view.shard, None) if view.number > replica.view else None
+        lost = self._lacking.pop(view.shard, None) if view.number > replica.view else None
         self._perform(replica, replica.take_view(view))
-        if lack is not None:
-            self._hear_all(lack.waiting)  # who heard of this view before has said it in it already
+        if lost is not None:
+            self._hear_all(lost.waiting)  # who heard of this view before has said it in it already
 
     def _hear_all(self, waiting: Sequence[tuple[str, ShardMessage, Sequence[Array]]]) -> None:
         for peer, message, beside in waiting:
@@ -204,37 +221,34 @@ class Server:
             self._save_queue.hear(peer, message)
         if not isinstance(message, ShardMessage) or not 0 <= message.shard < len(self._shapes):
             return  # nobody who means well says that
-        lack = self._lacking.get(message.shard)
-        if isinstance(message, Supply):
-            if lack is not None and message.view == lack.view:  # else the answer of one more that was asked
-                self._supply(message, arrays)
-        elif lack is None:
-            replica = self._replicas[message.shard]
-            self._perform(replica, replica.handle(peer, message, arrays))
-        else:
-            lack.waiting.append((peer, message, arrays))
+        lost = self._lacking.get(message.shard)
+        is_sought = lost is not None and message.view == lost.view  # else the answer of one more that was asked
+        match message:
+            case Supply():
+                if is_sought:
+                    self._supply(message, arrays)
+            case VersionSeen():
+                if lost is not None and is_sought:
+                    lost.hear(peer, message)
+            case _ if lost is not None:
+                lost.waiting.append((peer, message, arrays))
+            case _:
+                replica = self._replicas[message.shard]
+                self._perform(replica, replica.handle(peer, message, arrays))
 
     # A shard that nobody has ------------------------------------------------------------------------
 
     def _ask_lacking(self) -> None:
-        for lack in self._lacking.values():
-            self._ask_another(lack)
-
-    def _ask_another(self, lack: _Lack) -> None:
-        """Who waits for the shard may have older weights of it. If one does not answer for long, the next is asked."""
-        now = time.monotonic()
-        workers = list(dict.fromkeys(peer for peer, said, _ in lack.waiting if isinstance(said, Pull | Push)))
-        if workers and now >= lack.ask_again:
-            lack.ask_again = now + _ANSWERS_WITHIN
-            self._links.post(workers[lack.asked % len(workers)], Lacking(lack.shard, lack.view))
-            lack.asked += 1
+        for lost in self._lacking.values():
+            for worker, message in lost.next(self._links.is_linked, time.monotonic()):
+                self._links.post(worker, message)
 
     def _supply(self, supply: Supply, arrays: Sequence[Array]) -> None:
-        lack = self._lacking.pop(supply.shard)
+        lost = self._lacking.pop(supply.shard)
         self._of(supply.shard).set_weights(arrays)
         replica = self._replicas[supply.shard]
         self._perform(replica, replica.restored(supply.version, self._ledger))
-        self._hear_all(lack.waiting)
+        self._hear_all(lost.waiting)
 
     # What a replica decides -------------------------------------------------------------------------
 
@@ -260,6 +274,7 @@ class Server:
                 scale = 1.0 / (1 + staleness) if self._scales else 1.0
                 self._of(replica.shard).apply(batch.epoch, gradients, rate, scale)
                 self.applied += 1
+                self._observed[staleness] += 1
                 self._record(Phase.SERVING, "", self.applied)
             case Load(_, state):
                 assert isinstance(state, list)
@@ -270,7 +285,8 @@ class Server:
                 self._of(replica.shard).set_weights(())  # no worker has its rows
                 self._perform(replica, replica.restored(0, self._ledger))
             case GoBack():
-                self._lacking[replica.shard] = _Lack(replica.shard, replica.view)
+                who_may_know = self._workers if replica.origin > self._began else ()
+                self._lacking[replica.shard] = LostShard(replica.shard, replica.view, who_may_know, time.monotonic())
                 self._hear_all(
                     [  # it is they who may have the shard
                         (peer, message, beside if isinstance(beside, list) else [])
@@ -296,17 +312,6 @@ class Server:
         if shard not in self._tensors:
             self._tensors[shard] = self._make(shard)
         return self._tensors[shard]
-
-
-class _Lack:
-    """A shard whose state has to come from a worker, and what waits for that."""
-
-    def __init__(self, shard: int, view: int) -> None:
-        self.shard = shard
-        self.view = view
-        self.asked = 0  # workers, one after the other
-        self.ask_again = 0.0
-        self.waiting: list[tuple[str, ShardMessage, Sequence[Array]]] = []
 
 
 def _before(me: str, addresses: dict[str, str]) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from shoal.codecs.codec import AbstractCodec
 from shoal.config import Servers
@@ -30,6 +31,20 @@ class Told(Protocol):
     @property
     def stages(self) -> int | None: ...
 
+    @property
+    def sliced(self) -> bool: ...
+
+    @property
+    def every(self) -> int | None: ...
+
+
+class PipelineSettings(NamedTuple):
+    """How a model trains in stages."""
+
+    pieces: int
+    stages: int
+    lean: bool  # nobody holds more than its own stages
+
 
 class Trainings(Protocol[T_co]):
     """The ways to train that there are. A strategy takes one of them, which trains to the end."""
@@ -47,8 +62,13 @@ class Trainings(Protocol[T_co]):
     def at_own_pace(self, servers: Servers, scales: bool) -> T_co:
         """Each worker computes whole batches, and servers apply them as they come. `scales`: stale ones count less."""
 
-    def in_stages(self, pieces: int, stages: int) -> T_co:
+    def in_stages(self, settings: PipelineSettings) -> T_co:
         """All workers take every step together. The model is cut into stages, and each worker holds one of them."""
+
+    def in_rounds(self, replicas: int, every: int, outer: Any) -> T_co:
+        """Each of so many replicas takes `every` steps by itself. Then their average move goes into the optimizer
+        `outer` (None: the usual one), from whose weights all go on.
+        """
 
 
 class AbstractStrategy(ABC):
@@ -62,6 +82,15 @@ class AbstractStrategy(ABC):
     def mesh(self) -> Mesh | None:
         """How the devices of each worker are used, if the strategy says so; None: as `shoal run` was told."""
         return None
+
+    def settled(self, plan: Callable[[], AbstractStrategy]) -> AbstractStrategy:
+        """The one that a fit trains with, before it begins: this one, unless it leaves that to a `plan`."""
+        return self
+
+    @property
+    def is_keras_alone(self) -> bool:
+        """Whether one worker with one piece and one device does what plain Keras does."""
+        return True
 
     @abstractmethod
     def codec_for(self, told: str | None) -> AbstractCodec:

@@ -63,7 +63,7 @@ class AllReduce(AbstractStrategy):
 
     def train(self, told: Told, trainings: Trainings[T]) -> T:
         pieces = self.pieces_for(told.pieces, told.workers)
-        return trainings.together(pieces, self.fixes_pieces(told.pieces), self.sliced)
+        return trainings.together(pieces, self.fixes_pieces(told.pieces), self.sliced or told.sliced)
 
     def fixes_pieces(self, told: int | None) -> bool:
         """Whether the user said how many pieces; otherwise they may become more while training goes on."""

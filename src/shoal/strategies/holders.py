@@ -1,7 +1,7 @@
 """Who holds which stages, and computes which pieces in them. Pure, and the same on all members.
 
-A worker holds the optimizer's state of its stages, so it keeps them from view to view. Who is lost is replaced by the
-others that hold the same stage. A stage that nobody holds any more is lost with its state.
+A worker holds the weights and the optimizer's state of its stages, so it keeps them from view to view (placement.py). A
+stage that nobody holds any more is lost with its state.
 """
 
 from __future__ import annotations
@@ -29,17 +29,6 @@ def deal(costs: Sequence[float], members: Sequence[str]) -> dict[str, tuple[int,
         hands[slowest] += 1
     order = [stage for stage in range(stages) for _ in range(hands[stage])]
     return {member: (stage,) for member, stage in zip(members, order, strict=True)}
-
-
-def with_newcomers(holders: Holders, costs: Sequence[float], members: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The stages of these members: a newcomer gets the one whose holders have most to do. Who is gone is forgotten."""
-    held = {member: holders[member] for member in members if member in holders}
-    for member in members:
-        if member not in held:
-            hands = [sum(stage in stages for stages in held.values()) for stage in range(len(costs))]
-            slowest = max(range(len(costs)), key=lambda stage: (costs[stage] / max(hands[stage], 0.5), -stage))
-            held[member] = (slowest,)
-    return {member: held[member] for member in members}
 
 
 def may_leave(holders: Holders, stages: int, members: Sequence[str], wanting: Sequence[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from shoal.codecs.codec import AS_THEY_ARE, AbstractCodec
 from shoal.errors import UsageError
-from shoal.strategies.abstract import AbstractStrategy, Told, Trainings
+from shoal.strategies.abstract import AbstractStrategy, PipelineSettings, Told, Trainings
 
 T = TypeVar("T")
 
@@ -22,10 +22,16 @@ class Pipeline(AbstractStrategy):
     what `shoal run --stages` says, or else 2. `pieces` is the number of equal parts that each batch is cut into. None:
     what `shoal run --pieces` says, or else four for each stage. With stages and pieces fixed, the weights are the same
     bits for any number of workers.
+
+    A stage that one worker computes is kept up to date by another too, so that the run goes on when the first is lost;
+    and when fit ends, every worker has the whole optimizer. With `lean`, where memory is short, nobody ever holds more
+    of the optimizer than its own stages': a lost stage is then taken from the last checkpoint, and the optimizer's
+    state is gone after fit.
     """
 
     stages: int | None = None
     pieces: int | None = None
+    lean: bool = False
 
     def __post_init__(self) -> None:
         if self.stages is not None and self.stages < 2:
@@ -63,4 +69,4 @@ class Pipeline(AbstractStrategy):
                 f"every stage needs one. Start it with `shoal run -n {stages} ...`, or use fewer stages."
             )
         pieces = self.pieces or told.pieces or _PIECES_PER_STAGE * stages
-        return trainings.in_stages(pieces, stages)
+        return trainings.in_stages(PipelineSettings(pieces, stages, self.lean))

@@ -98,16 +98,18 @@ def replay(
     stages: int,
     seconds: Callable[[Action, int], float],
     hop: Callable[[Action, Action], float] = lambda before, after: 0.0,
+    starts: Sequence[float] = (),
 ) -> Replayed:
     """Discrete events: `schedule[rank]` in order, each action when what it needs has arrived.
 
     `seconds(action, rank)`: what it takes. `hop(before, after)`: how long what one makes is on its way to the other;
-    only asked where another rank has made it. UsageError if the workers would wait for each other for ever.
+    only asked where another rank has made it. `starts`: when each rank begins, if not at once. UsageError if the
+    workers would wait for each other for ever.
     """
     ranks = {action: rank for rank, actions in enumerate(schedule) for action in actions}
     ended: dict[Action, float] = {}
     begun: dict[Action, float] = {}
-    free = [0.0] * len(schedule)
+    free = list(starts) or [0.0] * len(schedule)
     places = [0] * len(schedule)
     busy = [0.0] * len(schedule)
     left = len(ranks)

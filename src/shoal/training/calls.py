@@ -28,6 +28,7 @@ from shoal.observe.phases import Phase
 from shoal.training.kept_outcomes import KeptOutcomes
 from shoal.training.outcomes import CallOutcome, RaisedError, decode, error_of
 
+PLAN = "plan"  # the name of a call that no script makes: how the next fit is done
 _OVER = b"over"  # what is kept of a loop
 _AN_HOUR = 3600.0
 

@@ -4,6 +4,7 @@
     batches, items    by their number, and by the first of them
     streams           only the chief's is read. Their first batches are compared if the script asked for its rank: who
                       divides a stream by rank would lose all parts but the chief's
+    streams in shards by the number of shards, and as streams: the first batch of the first shard
 
 If they differ and the script never asked for its rank, the chief's are taken: a script that can't tell its workers
 apart can't mean other data on one of them. Arrays are sent to all; of the rest the chief hands out the rows, step by
@@ -21,8 +22,7 @@ import numpy as np
 from shoal.collectives.arrays import ArraySpec, specs
 from shoal.collectives.group import AbstractGroup, Gathered, Result, WorkerGroup
 from shoal.data.columns import Array, pack, unpack
-from shoal.data.sources import AbstractSource, Arrays, HandedOut, Spec
-from shoal.data.sources.stream import Stream
+from shoal.data.sources import AbstractSource, AbstractStream, Arrays, HandedOut, Spec
 from shoal.errors import CannotDistribute, Diverged
 from shoal.training.run import Run
 
@@ -58,17 +58,20 @@ def agree_on_data(what: str, source: AbstractSource, shards: Shards, run: Run) -
     """The source with which all workers go on; raises where they would train samples twice or never."""
     worker_group = run.worker_group
     if worker_group.is_late:  # what the others agreed on is over; they tell what they have when they let this worker in
-        if isinstance(source, Stream):
+        if isinstance(source, AbstractStream):
             source.know(source.peek())
         return source
-    is_stream = isinstance(source, Stream)
+    is_stream = isinstance(source, AbstractStream)
     known = (b"", None, None) if is_stream else (source.sample(), source.spec(), source.steps)
     mine = _Word(run.rank_was_asked, source.extent(), known[0], shards, *known[1:])
     told = worker_group.gather(f"{what}: the data", msgspec.msgpack.encode(mine))
     words = [msgspec.msgpack.decode(value, type=_Word) for value in told.values]
     asked = any(word.asked for word in words)
     _refuse_shards(what, [word.shards for word in words])
-    if isinstance(source, Stream):
+    if isinstance(source, AbstractStream):
+        odd = _unlike_first(told.members, [word.extent for word in words])
+        if odd:
+            raise _differs(what, odd)
         _agree_on_stream(what, source, worker_group, asked)
         return source
     odd = _unlike_first(told.members, [word.extent + word.sample for word in words])
@@ -107,7 +110,7 @@ class _Look(msgspec.Struct, frozen=True, array_like=True):
     error: str = ""  # that it ended with: all raise one, so that a script which catches it goes on everywhere
 
 
-def _agree_on_stream(what: str, stream: Stream, worker_group: WorkerGroup, asked: bool) -> None:
+def _agree_on_stream(what: str, stream: AbstractStream, worker_group: WorkerGroup, asked: bool) -> None:
     raised: list[Exception] = []
 
     def look(group: AbstractGroup) -> bytes:
@@ -128,9 +131,8 @@ def _agree_on_stream(what: str, stream: Stream, worker_group: WorkerGroup, asked
     odd = _unlike_first(told.members, [seen.sample for seen in looks])
     if odd:
         raise Diverged(
-            f"{what}(): the first batch of {_names(odd)} is not the chief's, and the script asked "
-            "for its rank. Give every worker the whole data: only the chief's is read, and Shoal divides each batch "
-            "among the workers."
+            f"{what}(): the first batch of {_names(odd)} is not the chief's, and the script asked for its rank. "
+            f"{stream.differs}"
         )
     stream.know(looks[0].peeked)
 

@@ -102,6 +102,7 @@ class StepShape(NamedTuple):
 
     parts: tuple[PartShape, ...]
     logs: tuple[str, ...]  # names of all logs, in the order of `train_step`
+    derived: tuple[int, ...] = ()  # weights and states that it computes from updated ones, and nobody exchanges
 
     @property
     def only(self) -> PartShape:
@@ -186,6 +187,14 @@ class Engine(ABC):
     @abstractmethod
     def set_state(self, arrays: Sequence[Array]) -> None:
         """Goes to where another worker stands, as its `state` told. Diverged if it has another model."""
+
+    @abstractmethod
+    def progress(self) -> list[Array]:
+        """The last part of `state`: the metrics of the epoch, and random numbers."""
+
+    @abstractmethod
+    def set_progress(self, arrays: Sequence[Array]) -> None:
+        """As `set_state`, with what `progress` told: weights and optimizer stay as they are."""
 
     @abstractmethod
     def read(self, variable: Any) -> Array:

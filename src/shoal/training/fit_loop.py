@@ -6,6 +6,8 @@ Between two steps a training can tell a newcomer everything (`give`), and go to 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -48,7 +50,8 @@ class AbstractTraining(ABC):
         self._remembered: tuple[bytes, list[Array]] | None = None  # what another worker's callbacks remember
         self._callbacks = prepared.callbacks
         self._saver: Saver | None = None
-        run.counters.streams, run.counters.asynchronous = prepared.source.together, self.asynchronous
+        run.counters.streams = prepared.source.is_read_by_chief
+        run.counters.asynchronous = self.asynchronous
 
     def run(self) -> bytes | None:
         """All epochs. What the fit returned to the others, if they finished it before this worker could be let in."""
@@ -106,7 +109,7 @@ class AbstractTraining(ABC):
             at.held_out, at.held_out_data = self._validation.bookmark, self._validation.data
         at.loss_scale = self._engine.loss_scale
         self._engine.settle()
-        state = self._engine.state()
+        state = self._state()
         remembered, arrays = self._callbacks.remember()
         return Result([position.encode(at, len(state)), remembered], [*state, *arrays])
 
@@ -119,7 +122,7 @@ class AbstractTraining(ABC):
             if self._validation is not None:
                 self._validation.join(at.held_out_data)
         self._source.use_seed(at.seed)
-        self._engine.set_state(given.arrays[:count])
+        self._set_state(given.arrays[:count])
         self._engine.loss_scale = at.loss_scale
         self._model.stop_training = at.stop
         self._run.calls.number = at.calls
@@ -127,6 +130,13 @@ class AbstractTraining(ABC):
         if self._validation is not None:
             self._validation.bookmark = at.held_out
         self._remembered = (given.values[1], given.arrays[count:])
+
+    def _state(self) -> list[Array]:
+        """What a worker needs of the model, besides where the fit stands."""
+        return self._engine.state()
+
+    def _set_state(self, arrays: Sequence[Array]) -> None:
+        self._engine.set_state(arrays)
 
     def _make_saver(self, servers: ServersParts | None) -> Saver | None:
         """Of checkpoints, if the run has any. `servers`: those that hold the optimizer's state write it."""
@@ -144,16 +154,22 @@ class AbstractTraining(ABC):
     def _resume(self, served: bool) -> None:
         """Go to where a checkpoint was taken, if it was in this fit. `served`: servers hold the optimizer's state."""
         resumed = self._run.calls.resumes(self._call)
-        if resumed is None:
-            return
+        if resumed is not None:
+            self._go_to(resumed, served)
+
+    def _go_to(self, resumed: Path, served: bool) -> None:
         self._run.record(Phase.RESUMING, f"from {resumed}")
         try:
             tables = self._prepared.tables_in_checkpoint()
             expected = Expected(self._engine, self._optimizer, tables, served)
-            self.take(resume(self._run.worker_group, resumed, expected))
+            self.take(self._read(resumed, expected))
         except Diverged as error:
             raise cannot_resume(resumed, error) from error
         self._resumed_at = self._at.trained
+
+    def _read(self, checkpoint: Path, expected: Expected) -> Result:
+        """A checkpoint, for `take`. Collective."""
+        return resume(self._run.worker_group, checkpoint, expected)
 
     @property
     def _has_trained(self) -> bool:

@@ -9,10 +9,13 @@ Each part is a class of its own, in the room that knows what it holds, and says 
     hook.backends.registry.Engines             a model's engine            while the script has the model, until compile
     hook.calls.on_batch.StepsOnBatches         train_on_batch's steps      as the engine that they use
     hook.scopes.Scopes                         a model's strategy          while the script has the model
+    hook.scopes.Plans                          what was planned for one    while the script has the model, until compile
     hook.mesh.laying.Meshes                    models on meshes            while the script has the model
     hook.calls.loops.OpenLoops                 loops over shoal.batches    while the loop goes on
     hook.tables.worker_tables.TablesOnServers  a model's tables            while the script has the model
     hook.served.shard_optimizer.LossScales     an optimizer's loss scale   while the script has the optimizer
+    hook.local.keras_outer.OuterOptimizers     LocalSGD's own optimizer    while the script has the model
+    hook.stages.left_states.LeftStates         optimizers without state    while the script has the optimizer
     training.server_leftovers.ServerLeftovers  what servers hold           while the script has the optimizer or layer
     training.fit_store.StayingStore            the store of the last fit   until the next one, or the script's end
     hook.served.serving.KeptShards             on a server: its shards     while the script has the optimizer or layer

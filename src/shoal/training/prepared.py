@@ -95,6 +95,7 @@ class Prepared(NamedTuple):
     validation: Validation | None
     callbacks: Callbacks
     codec: AbstractCodec  # in whose form gradients travel
+    size: int = 0  # rows of a batch
 
     def pushed(self, synchronous: bool) -> AbstractCodec:
         """The codec of what goes to servers. Sums of pieces that were encoded one by one are not encoded again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,11 +15,14 @@ from shoal.checkpoint.tensor_names import (
     CALLBACK,
     METRIC,
     OPTIMIZER,
+    OUTER,
     SEEDS,
     STATE,
     TABLE,
     TRAINABLE,
     TensorName,
+    kind_of_replica,
+    replica_of,
     tables_in,
 )
 from shoal.collectives.group import AbstractGroup, Result, WorkerGroup
@@ -34,13 +37,17 @@ _SHOWN = 4  # variables of each kind of difference that an error names
 Listed = dict[str, list[Named]]  # by kind: path and shape of every variable, in order
 
 
+LoadStages = Callable[[AbstractGroup, Callable[[Callable[[str], bool]], Mapping[str, Array]]], None]
+
+
 class Expected(NamedTuple):
     """What a checkpoint must hold so that a model can go on from it."""
 
     engine: Engine
     optimizer: TrainedOptimizer
     tables: Sequence[tuple[str, tuple[int, int]]]  # on servers: name, rows and width
-    served: bool  # servers hold the optimizer's state
+    served: bool  # servers, or the stages of a pipeline, hold the optimizer's state
+    shared: Sequence[int] = ()  # the numbers of its variables that every worker of a pipeline has
 
 
 def resume(worker_group: WorkerGroup, path: Path, expected: Expected) -> Result:
@@ -54,6 +61,24 @@ def resume(worker_group: WorkerGroup, path: Path, expected: Expected) -> Result:
         taken = group.pass_on("the checkpoint", 0, set(range(1, group.size)), given)
         found = given or taken
         assert found is not None
+        return found
+
+    (wrong, *values), arrays = worker_group.commit(act)
+    if wrong:
+        raise cannot_resume(path, wrong.decode())
+    return Result(values, arrays)
+
+
+def resume_by_stage(worker_group: WorkerGroup, path: Path, expected: Expected, load_stages: LoadStages) -> Result:
+    """The same in a pipeline: what is no part of a stage; and within the act, each stage for those who hold it."""
+
+    def act(group: AbstractGroup) -> Result:
+        given = _read_apart(path, expected) if group.rank == 0 else None
+        taken = group.pass_on("the checkpoint", 0, set(range(1, group.size)), given)
+        found = given or taken
+        assert found is not None
+        if not found.values[0]:
+            load_stages(group, lambda wanted: load(path, wanted).arrays)
         return found
 
     (wrong, *values), arrays = worker_group.commit(act)
@@ -79,7 +104,8 @@ def _read(path: Path, expected: Expected) -> Result:
 
     def is_mine(name: str) -> bool:
         kind, number, _ = TensorName.of(name)
-        return kind != TABLE and (kind != OPTIMIZER or number in own or number == scale)
+        others = kind in (TABLE, OUTER) or replica_of(kind) is not None
+        return not others and (kind != OPTIMIZER or number in own or number == scale)
 
     found = load(path, is_mine).arrays
     kinds = _by_kind(found)
@@ -96,6 +122,78 @@ def _read(path: Path, expected: Expected) -> Result:
     state.append(found[SEEDS])
     callbacks = _in_order(kinds.get(CALLBACK, {}))
     return Result([b"", position.encode(at, len(state)), to_bytes(manifest.header["callbacks"])], [*state, *callbacks])
+
+
+def _read_apart(path: Path, expected: Expected) -> Result:
+    """As `_read`, without what stages hold: metrics, random numbers, and what all have of the optimizer."""
+    manifest = describe(path)
+    wrong = differences(_of_model(expected), _of_checkpoint(manifest))
+    if wrong:
+        return Result([wrong.encode(), b"", b""], [])
+
+    def is_wanted(name: str) -> bool:
+        kind, number, _ = TensorName.of(name)
+        return kind in (METRIC, CALLBACK, SEEDS) or (kind == OPTIMIZER and number in expected.shared)
+
+    found = load(path, is_wanted).arrays
+    kinds = _by_kind(found)
+    at, _ = position.decode(to_bytes(manifest.header["position"]))
+    at.loss_scale = None
+    state = [*_in_order(kinds.get(METRIC, {})), found[SEEDS], *_in_order(kinds.get(OPTIMIZER, {}))]
+    callbacks = _in_order(kinds.get(CALLBACK, {}))
+    return Result([b"", position.encode(at, len(state)), to_bytes(manifest.header["callbacks"])], [*state, *callbacks])
+
+
+# Replicas -----------------------------------------------------------------------------------------------
+
+
+class KeptReplicas(NamedTuple):
+    """What a checkpoint has of a training with replicas."""
+
+    outer: list[Array]
+    states: list[list[Array]]  # by replica: its optimizers' variables
+
+
+def resume_replicas(
+    worker_group: WorkerGroup, path: Path, replicas: int, numbers: Sequence[int], outer: Sequence[Named]
+) -> KeptReplicas | None:
+    """What so many replicas go on from; None if the checkpoint is of a training without any. Collective.
+
+    `numbers`: of the optimizers' variables that each replica has, in their order. UsageError if it has others.
+    """
+
+    def act(group: AbstractGroup) -> Result:
+        given = _read_replicas(path, replicas, numbers, outer) if group.rank == 0 else None
+        taken = group.pass_on("the replicas in the checkpoint", 0, set(range(1, group.size)), given)
+        found = given or taken
+        assert found is not None
+        return found
+
+    (wrong,), arrays = worker_group.commit(act)
+    if wrong:
+        raise cannot_resume(path, wrong.decode())
+    if not arrays:
+        return None
+    starts = range(len(outer), len(arrays), len(numbers))
+    return KeptReplicas(arrays[: len(outer)], [arrays[start : start + len(numbers)] for start in starts])
+
+
+def _read_replicas(path: Path, replicas: int, numbers: Sequence[int], outer: Sequence[Named]) -> Result:
+    """Whether they do not fit; and the arrays: the outer optimizer's, and each replica's."""
+    shapes = describe(path).shapes
+    kinds = {TensorName.of(name).kind for name in shapes}
+    if OUTER not in kinds:
+        return Result([b""], [])
+    count = 1 + max((replica for kind in kinds if (replica := replica_of(kind)) is not None), default=0)
+    if count != replicas:
+        return Result([f"it is of a training with {count} replicas, and this one has {replicas}".encode()], [])
+    theirs = {TensorName.of(name).number: shape for name, shape in shapes.items() if TensorName.of(name).kind == OUTER}
+    if [theirs[number] for number in sorted(theirs)] != [shape for _, shape in outer]:
+        return Result([b"it was trained with another kind of outer optimizer"], [])
+    wanted = {OUTER, *map(kind_of_replica, range(replicas))}
+    found = _by_kind(load(path, lambda name: TensorName.of(name).kind in wanted).arrays)
+    states = [[np.asarray(found[kind_of_replica(r)][number]) for number in numbers] for r in range(replicas)]
+    return Result([b""], [*_in_order(found[OUTER]), *(array for state in states for array in state)])
 
 
 # Differences --------------------------------------------------------------------------------------------

@@ -109,6 +109,28 @@ class Run(Protocol):
         """With strategy pipeline: what the command line said."""
 
     @property
+    def sliced(self) -> bool:
+        """Whether the command line said that updates are sliced."""
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Bytes that each worker may use, as the command line said; None if it said nothing."""
+
+    @property
+    def only_plans(self) -> bool:
+        """Whether nothing is to be trained: somebody wants to know how it would be best trained."""
+
+    def hand_over(self, facts: bytes) -> None:
+        """Where there are only plans: gives what was measured to whoever wants it, and does not return."""
+
+    def expect(self, seconds: float) -> None:
+        """Steps from now on are expected to take so long: what they take is told in the story."""
+
+    @property
+    def every(self) -> int | None:
+        """With strategy local: steps between two exchanges, if the command line said so."""
+
+    @property
     def strategy(self) -> str:
         """The name of the strategy that the command line said."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +40,13 @@ from shoal.training.run import Run
 from shoal.training.served_saving import ServersParts
 
 _FINISH_WITHIN = 300.0  # seconds that the last parts of a fit may take to get to disk
+
+
+class ReplicaTensors(NamedTuple):
+    """What a training with replicas has besides what every training has, by name."""
+
+    alike: dict[str, Array]  # on all workers
+    own: dict[str, Array]  # of the replicas that this worker hosts: their optimizers
 
 
 class _OpenDraft(NamedTuple):
@@ -123,20 +130,69 @@ class Saver:
         returned: KeptOutcomes,
         is_chief: bool,
         rest: Rest | None = None,
+        replicas: ReplicaTensors | None = None,
     ) -> None:
-        """Copies this worker's share of `given`, a fit's whole state; the rest happens in the background.
+        """Copies this worker's share of `given`, a fit's whole state; the rest happens in the background. `replicas`:
+        theirs is the optimizers' state that is written, by who hosts them.
 
         The chief has the servers copy what they have, too; in asynchronous training, in a pause that it asked for.
         """
-        self._last_step, self._last_time = step, time.monotonic()
-        self._asked.save_now = False
-        if self._writer.busy:
+        if not self._is_begun(step):
             return
         tensors = self._named(given.arrays)
+        if replicas is not None:
+            tensors = {name: tensors[name] for name in tensors if name not in self._of_optimizers()} | replicas.alike
+        shares = divide({name: array.nbytes for name, array in tensors.items()}, len(members))
+        mine = {name: tensors[name] for name in shares[members.index(self._me)]}
+        mine |= replicas.own if replicas is not None else {}
+        draft = self._draft(step, view, members, given.values, call, returned, mine)
+        self._asks = is_chief
+        if self._servers is not None and is_chief:
+            self._servers.begin(draft, len(members), rest)
+
+    def begin_apart(
+        self,
+        step: int,
+        view: int,
+        members: tuple[str, ...],
+        values: Sequence[bytes],
+        tensors: Callable[[], Mapping[str, Array]],
+        call: int,
+        returned: KeptOutcomes,
+    ) -> None:
+        """The same where workers hold different tensors: `tensors` are this one's to write, by name. `values` are those
+        of `give`.
+        """
+        if self._is_begun(step):
+            self._draft(step, view, members, values, call, returned, tensors())
+
+    def small(self, metrics: Sequence[Array], seeds: Array, callbacks: Sequence[Array]) -> dict[str, Array]:
+        """What is no part of the model, by name."""
+        listed = zip(enumerate(self._engine.variables.metrics), metrics, strict=True)
+        named = {str(TensorName(METRIC, number, variable.path)): array for (number, variable), array in listed}
+        named[SEEDS] = seeds
+        return named | {str(TensorName(CALLBACK, number)): array for number, array in enumerate(callbacks)}
+
+    def _is_begun(self, step: int) -> bool:
+        self._last_step, self._last_time = step, time.monotonic()
+        self._asked.save_now = False
+        return not self._writer.busy
+
+    def _draft(
+        self,
+        step: int,
+        view: int,
+        members: tuple[str, ...],
+        values: Sequence[bytes],
+        call: int,
+        returned: KeptOutcomes,
+        mine: Mapping[str, Array],
+    ) -> Draft:
+        """Begins to write this worker's part."""
         header = {
             "call": call,
-            "position": to_text(given.values[0]),
-            "callbacks": to_text(given.values[1]),
+            "position": to_text(values[0]),
+            "callbacks": to_text(values[1]),
             "returned": {str(call): to_text(result) for call, result in returned.items()},
             "forgotten": returned.before,
             **self._described.header(),
@@ -148,12 +204,8 @@ class Saver:
             )
         draft = Draft(self._folder, self._run, step, view, self._training)
         self._open = _OpenDraft(draft, members, header, {}, [])
-        shares = divide({name: array.nbytes for name, array in tensors.items()}, len(members))
-        rank = members.index(self._me)
-        self._writer.begin(draft, rank, {name: tensors[name] for name in shares[rank]})
-        self._asks = is_chief
-        if self._servers is not None and is_chief:
-            self._servers.begin(draft, len(members), rest)
+        self._writer.begin(draft, members.index(self._me), mine)
+        return draft
 
     def hear(self, members: tuple[str, ...], notes: Sequence[Note], is_chief: bool) -> None:
         """After a step: what everyone told of their parts."""
@@ -199,6 +251,13 @@ class Saver:
     def resumed(self, step: int) -> None:
         """The fit goes on from a checkpoint of this step."""
         self._last_step = step
+
+    def give_up(self) -> None:
+        """The fit goes back to an earlier checkpoint: what is being written now is of no use."""
+        self._writer.wait(_FINISH_WITHIN)
+        self._look()
+        if self._open is not None:
+            self._give_up("the run went back to an earlier step", self._asked.is_chief)
 
     def _wait(self) -> None:
         self._writer.wait(_FINISH_WITHIN)
@@ -250,7 +309,7 @@ class Saver:
         kinds = {
             TRAINABLE: dict(enumerate(variables.trainable)),  # the place of a table stays free: servers write its rows
             STATE: dict(enumerate(variable for variable in variables.states if not is_window(variable))),
-            OPTIMIZER: (optimizer := self._optimizer.known(variables)),
+            OPTIMIZER: self._optimizer.known(variables),
             METRIC: dict(enumerate(variables.metrics)),
         }
         names = [
@@ -263,11 +322,15 @@ class Saver:
         names += [str(TensorName(CALLBACK, number)) for number in range(len(arrays) - len(names))]
         named = dict(zip(names, arrays, strict=True))
         if self._servers is not None:
-            mine = {id(variable) for variable in self._optimizer.rates()}
-            for number, variable in optimizer.items():
-                if id(variable) not in mine:
-                    del named[str(TensorName(OPTIMIZER, number, variable.path))]
+            for name in self._of_optimizers():
+                del named[name]
         return named
+
+    def _of_optimizers(self) -> list[str]:
+        """The names of all their variables but the learning rates, which workers set."""
+        mine = {id(variable) for variable in self._optimizer.rates()}
+        known = self._optimizer.known(self._engine.variables)
+        return [str(TensorName(OPTIMIZER, i, v.path)) for i, v in known.items() if id(v) not in mine]
 
     def _warn(self, text: str) -> None:
         self._happened(StoryKind.CHECKPOINT, text, None)

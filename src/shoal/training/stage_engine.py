@@ -7,7 +7,7 @@ process.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from shoal.strategies.schema import Array
@@ -56,26 +56,44 @@ class AbstractStageEngine(ABC):
         """Updates the stage's weights from the totals, by its own optimizer."""
 
     @abstractmethod
+    def put_back(self, place: int, value: Array) -> None:
+        """Gives one of `trainable` the value that it had: another stage on this worker has updated it already."""
+
+    @abstractmethod
     def follow_rate(self, rate: float | None) -> None:
         """The learning rate that callbacks may have set; None where a schedule tells it."""
 
     # All that the stage holds -----------------------------------------------------------------------
 
     @abstractmethod
-    def open(self) -> None:
-        """Makes the stage's own optimizer, in the state that the model's has now."""
-
-    @abstractmethod
-    def give(self, with_optimizer: bool) -> tuple[list[int], list[Array]]:
-        """The stage's weights and states, and the variables of its optimizer; and of the latter the numbers among the
-        variables of the model's optimizer.
+    def open(self, tensors: Mapping[str, Array] | None = None) -> None:
+        """This worker holds the stage from now on: makes its optimizer, in the state that the model's has now. Or with
+        these tensors, as another gave them or a checkpoint has them; Diverged if they are of another model.
         """
 
     @abstractmethod
-    def take(self, numbers: Sequence[int], arrays: Sequence[Array], is_held: bool) -> None:
-        """Writes what was given for this stage into the model, and into the model's own optimizer. `is_held`: this
-        worker holds the stage, so its weights are there already.
+    def shut(self) -> None:
+        """It does so no longer: lets go of the optimizer."""
+
+    @abstractmethod
+    def give(self, with_optimizer: bool, apart: bool = False) -> dict[str, Array]:
+        """The stage's weights, states and the variables of its optimizer, by their names in a checkpoint. Look at
+        them now or copy them.
+
+        `apart`: without what an earlier stage gives too, as tied weights, or the optimizer's count of updates.
         """
+
+    @abstractmethod
+    def show(self, tensors: Mapping[str, Array]) -> None:
+        """Writes what was given for this stage into the model, and into the model's own optimizer."""
+
+    @abstractmethod
+    def needs(self) -> set[tuple[str, int]]:
+        """Which tensors of a checkpoint, by kind and number, `open` wants. The stage is open."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """The fit is over: the stage's weights become averages, where its optimizer keeps those."""
 
 
 class AbstractStages(ABC):
@@ -87,5 +105,19 @@ class AbstractStages(ABC):
     described: Sequence[str]  # of each stage: from which layer to which, for people
 
     @abstractmethod
-    def make_whole(self) -> None:
-        """Gives the model's own optimizer all its variables: what the stages' optimizers have can be written there."""
+    def let_go(self, held: Collection[int]) -> None:
+        """Gives memory back: the weights of all stages but these, and what the model's own optimizer keeps for each
+        weight, which the stages' optimizers have.
+        """
+
+    @abstractmethod
+    def make_room(self, with_optimizer: bool) -> None:
+        """For the weights of all stages, and for the model's own optimizer: what stages give can be written there."""
+
+    @abstractmethod
+    def shared(self) -> list[Any]:
+        """The variables of the model's own optimizer that every worker has: not those that it keeps for each weight."""
+
+    @abstractmethod
+    def unheld(self) -> dict[str, Array]:
+        """What a checkpoint has of the optimizer for weights that no stage trains, by name."""

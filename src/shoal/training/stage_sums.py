@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 
-from shoal.collectives.group import AbstractExchange, AbstractGroup
-from shoal.collectives.layout import Vector
+from shoal.collectives.abstract import AbstractExchange, AbstractGroup, Outcome, copy_loans
+from shoal.collectives.layout import Loan, Vector, VectorLayout
 from shoal.collectives.tree import cover
 from shoal.strategies.partial_sums import PartialSums
 from shoal.strategies.schedule import Held
@@ -22,6 +22,7 @@ class StageSums:
         self._sums: dict[int, PartialSums] = {}
         self._opened: dict[int, AbstractExchange] = {}
         self._slots: dict[int, int] = {}
+        self._among: dict[int, tuple[int, ...]] = {}
         self._group: AbstractGroup | None = None
 
     def open(self, group: AbstractGroup, held: Held, holding: Sequence[Sequence[int]]) -> dict[int, Filling]:
@@ -39,12 +40,12 @@ class StageSums:
             if number >= 0 and group.rank not in holding[number]:
                 continue
             slots = max(1, *(len(cover(pieces, run)) for run in runs))
-            if number not in self._opened or self._slots[number] < slots:
+            among = tuple(holding[number]) if number >= 0 else ()
+            if number not in self._opened or self._slots[number] < slots or self._among[number] != among:
                 if number in self._opened:
                     self._opened.pop(number).close()
-                among = group.among(holding[number]) if number >= 0 else group
-                self._opened[number] = among.open(self._schemas[number].layout, slots)
-                self._slots[number] = slots
+                self._opened[number] = self._open(group, number, holding[number] if number >= 0 else None, slots)
+                self._slots[number], self._among[number] = slots, among
             if runs[group.rank]:
                 fillings[number] = self._filling(number, pieces, runs[group.rank])
         return fillings
@@ -69,7 +70,13 @@ class StageSums:
     def close(self) -> None:
         for exchange in self._opened.values():
             exchange.close()
-        self._opened, self._slots, self._group = {}, {}, None
+        self._opened, self._slots, self._among, self._group = {}, {}, {}, None
+
+    def _open(self, group: AbstractGroup, number: int, holding: Sequence[int] | None, slots: int) -> AbstractExchange:
+        layout = self._schemas[number].layout
+        if holding is None:
+            return group.open(layout, slots)
+        return _OneHolder(layout) if len(holding) == 1 else group.among(holding).open(layout, slots)
 
     def _filling(self, number: int, pieces: int, run: range) -> Filling:
         if number not in self._sums:
@@ -77,3 +84,26 @@ class StageSums:
         exchange, sums = self._opened[number], self._sums[number]
         for slot, node in enumerate(cover(pieces, run)):
             yield from sums.filling(exchange.slot(slot), node)
+
+
+class _OneHolder(AbstractExchange):
+    """Of a stage that one worker holds: its one partial sum is the total, in one piece of memory. It is applied before
+    the next step writes there.
+    """
+
+    def __init__(self, layout: VectorLayout) -> None:
+        self._sum = layout.vector(layout.memory())
+
+    def slot(self, i: int) -> Vector:
+        if i != 0:
+            raise IndexError(f"a stage's only holder has one partial sum, number 0, not {i}")
+        return self._sum
+
+    def lend(self, loans: Sequence[Loan]) -> None:
+        copy_loans(self._sum, loans)
+
+    def reduce(self, what: str, pieces: int, shares: tuple[range, ...], note: bytes) -> Outcome:
+        return Outcome(self._sum, [note])
+
+    def close(self) -> None:
+        pass

@@ -8,7 +8,6 @@ in the middle of a step is replaced by those who are left, and newcomers come in
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -22,17 +21,17 @@ from shoal.observe.phases import Phase
 from shoal.observe.story import StoryKind
 from shoal.strategies.allreduce import Division, Exchanged, Reduction, Shared
 from shoal.strategies.balance import suggest_pieces
-from shoal.strategies.notes import Note, leavers, newcomers, stopped
+from shoal.strategies.notes import Note, stopped
 from shoal.strategies.schema import Array
 from shoal.training.codec_choice import CodecChoice
 from shoal.training.counted import counted_piece
 from shoal.training.engine import Engine, to_float
-from shoal.training.fit_loop import AbstractTraining
 from shoal.training.logs import Logs
 from shoal.training.model_state import fingerprint
 from shoal.training.position import Position
 from shoal.training.prepared import FitArguments, Prepared
 from shoal.training.run import Run
+from shoal.training.stepwise import AbstractStepwiseTraining
 from shoal.training.updates import AbstractUpdates, PartTotals
 
 _WORTHWHILE = 0.75  # the part of the workers' summed speeds that is used: below it, more pieces are worth their price
@@ -40,7 +39,7 @@ _MOST_PIECES = 8  # per worker
 _CONSIDER_EVERY = 20  # steps between two looks at whether more pieces would pay
 
 
-class SynchronousTraining(AbstractTraining):
+class SynchronousTraining(AbstractStepwiseTraining):
     """A `fit` in which all workers take every step together."""
 
     def __init__(
@@ -53,7 +52,7 @@ class SynchronousTraining(AbstractTraining):
         fixed: bool,
         updates: AbstractUpdates,
     ) -> None:
-        super().__init__(run, prepared, arguments, call)
+        super().__init__(run, prepared, arguments, call, updates.parts)
         self._updates = updates
         self._fixed_pieces = fixed
         self._division = Division(pieces)
@@ -73,10 +72,6 @@ class SynchronousTraining(AbstractTraining):
         if prepared.codec.is_auto:
             gradients = sum(run.hi - run.lo for part in self._shape.parts for run in part.schema.gradients)
             self._choice = CodecChoice(run.counters.traffic, gradients)
-        self._newcomers: tuple[str, ...] = ()  # to be let in before the next step
-        self._leavers: tuple[str, ...] = ()  # gone before the next step
-        self._saver = self._make_saver(updates.parts)
-        self._save_next = False
 
     def prepare(self) -> None:
         """For a newcomer, before it is let in."""
@@ -85,22 +80,13 @@ class SynchronousTraining(AbstractTraining):
 
     def close(self) -> None:
         self._updates.close()
-        self._engine.release()
+        super().close()
         for reduction in self._reductions:
             reduction.close()
-        if self._saver is not None:
-            self._saver.close()
 
-    def _begin(self) -> bytes | None:
-        if self._run.worker_group.is_late:
-            self._run.record(Phase.JOINING)
-            return self._run.worker_group.enter(self, self._call)
-        self._agree_on_start()
+    def _start(self) -> None:
         self._resume(served=self._updates.parts is not None)
-        if self._saver is not None and self._resumed_at is not None:
-            self._saver.resumed(self._resumed_at)
         self._updates.open(self._at.epoch, self._source.steps, self._resumed_at)
-        return None
 
     def _end(self) -> None:
         self._save_last()
@@ -123,66 +109,28 @@ class SynchronousTraining(AbstractTraining):
             self._round_like(self._choice.take(self._at.codec))
         self._updates.took()
 
-    def _save(self) -> None:
-        """Between two steps: begin a checkpoint."""
+    def _begin_checkpoint(self) -> None:
         assert self._saver is not None
-        self._save_next = False
-        worker_group = self._run.worker_group
-        self._run.record(Phase.SAVING, step=self._at.total)
-        returned = self._run.calls.returned
-        step, chief = self._at.trained, self._run.is_chief
-        with self._run.counters.checkpointing():
-            self._saver.begin(step, worker_group.view, worker_group.members, self.give(), self._call, returned, chief)
+        worker_group, run = self._run.worker_group, self._run
+        step, returned = self._at.trained, run.calls.returned
+        members = worker_group.members
+        self._saver.begin(step, worker_group.view, members, self.give(), self._call, returned, run.is_chief)
 
-    def _leave(self) -> None:
-        """Between two steps: leave the run. The last ones to leave write a checkpoint before they go."""
-        if set(self._leavers) >= set(self._run.worker_group.members):
-            self._save_last()
-        self._run.leave()
-
-    def _save_last(self) -> None:
-        """The fit is over: its end is worth a checkpoint, on disk before the script goes on."""
-        if self._saver is not None:
-            self._finish_saving()
-            # Without a step, servers that were never asked for anything have nothing to write.
-            if self._updates.parts is None or self._has_trained:
-                self._save()
-            self._finish_saving()
+    def _is_worth_saving(self) -> bool:
+        # Without a step, servers that were never asked for anything have nothing to write.
+        return self._updates.parts is None or self._has_trained
 
     # Steps ------------------------------------------------------------------------------------------
 
-    def _steps(self, epoch: int) -> Logs:
-        """The steps of an epoch, `steps_per_execution` of them between two calls of the callbacks."""
-        model, steps, at = self._model, self._source.steps, self._at
-        while steps is None or at.step < steps:
-            # Counted from the epoch's start: a worker that comes in the middle calls its callbacks when the others do.
-            first = at.step
-            last = first - first % model.steps_per_execution + model.steps_per_execution
-            last = last if steps is None else min(last, steps)
-            self._callbacks.on_train_batch_begin(first)
-            while at.step < last and (done := self._train(epoch)) is not None:
-                at.logs = done
-            if at.step > first:
-                self._callbacks.on_train_batch_end(at.step - 1, at.logs)
-            if at.step < last:  # the data ran out, or another worker stopped
-                self._warn_if_short(at.step, steps)
-                break
-            if model.stop_training and at.step != steps:
-                self._tell_stop(epoch)
-                break
+    def _after_steps(self) -> None:
         self._updates.watch()
-        return at.logs
 
     def _train(self, epoch: int) -> Logs | None:
-        """One step; None when there is no data for it, or a worker stopped before it so that it does not count."""
         engine, at = self._engine, self._at
         if self._source.is_over(at.step):
             return None
         self._updates.hear(epoch, at.step)
-        if self._run.me in self._leavers:
-            self._leave()
-        if self._save_next:
-            self._save()
+        self._do_what_is_due()
         task = _StepTask(self._run, engine, self._source, self._updates, at, self._note)
         name = f"fit epoch {epoch} step {at.step}"
         extras: Logs = {}
@@ -201,15 +149,7 @@ class SynchronousTraining(AbstractTraining):
             self._run.record(Phase.APPLYING, step=at.total)
             totals = PartTotals(gradients, states, exchanged.vector.f32, self._division.balance)
             self._updates.apply(epoch, at.step, part, totals)
-        engine.seeds.advance()
-        if engine.dirties_seeds:
-            engine.put_seeds_back()
-        at.step += 1
-        at.total += 1
-        at.trained += 1
-        at.seen += parts[0].shared.size
-        self._run.record(Phase.CALLBACKS, step=at.total)
-        self._run.count(parts[0].shared.size, self._division.pieces)
+        self._step_is_done(parts[0].shared.size, self._division.pieces)
         self._division.learn(parts)
         self._choose_codec(parts[-1])
         self._consider_pieces(parts[-1].shared)
@@ -230,16 +170,8 @@ class SynchronousTraining(AbstractTraining):
         if stopped(exchanged.notes):
             self._model.stop_training = True
         if part == len(self._shape.parts) - 1 or stopped(exchanged.notes):
-            self._hear(exchanged)
+            self._hear(exchanged.shared.members, exchanged.notes)
         return None if stopped(exchanged.notes) else exchanged
-
-    def _hear(self, exchanged: Exchanged) -> None:
-        """What everyone said with the last exchange of a step."""
-        self._newcomers = newcomers(exchanged.notes)
-        self._leavers = leavers(exchanged.shared.members, exchanged.notes)
-        if self._saver is not None:
-            self._saver.hear(exchanged.shared.members, exchanged.notes, self._run.is_chief)
-            self._save_next = any(note.checkpoint for note in exchanged.notes)
 
     def _consider_pieces(self, shared: Shared) -> None:
         """Unequal workers need more pieces than equal ones to be used well. Decided alike by all."""
@@ -289,28 +221,19 @@ class SynchronousTraining(AbstractTraining):
         return msgspec.structs.replace(
             note,
             candidates=run.candidates(self._call),
-            checkpoint=saver is not None and run.is_chief and saver.is_due(at.trained + 1),
+            checkpoint=self._is_due(),
             part=saver.word() if saver is not None else None,
             leaves=run.drains,
             link=self._choice.note() if self._choice is not None else None,
         )
 
     def _tell_stop(self, epoch: int) -> None:
-        """This worker stopped after the last step: the next one, which others may have begun, must not count."""
         if self._source.is_over(self._at.step):
             return
         stops = partial(self._note, stop=True)
         task = _StepTask(self._run, self._engine, self._source, self._updates, self._at, stops)
         what = _names(f"fit epoch {epoch} step {self._at.step}", len(self._shape.parts))[0]
         self._reductions[0].step(what, task, stops=True)
-
-    def _warn_if_short(self, step: int, steps: int | None) -> None:
-        if steps is not None and step < steps and not self._model.stop_training:
-            warnings.warn(
-                f"the data ran out after {step} of {steps} steps: this epoch ends early. Give data for "
-                "`steps_per_epoch * epochs` batches, for example with `.repeat()`.",
-                stacklevel=2,
-            )
 
 
 class _StepTask:

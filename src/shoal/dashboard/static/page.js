@@ -101,7 +101,8 @@ function show(news) {
   set("state", facts.state);
   const about = [facts.script, facts.strategy, facts.backend, facts.pieces ? `${facts.pieces} pieces` : "", facts.uptime ? duration(facts.uptime) : ""];
   set("about", about.filter(Boolean).join(" · "));
-  document.title = [facts.state, facts.script || facts.run, "Shoal"].join(" · ");
+  const title = [facts.state, facts.script || facts.run, "Shoal"].join(" · ");
+  if (document.title !== title) document.title = title;
   showTiles();
   showCharts();
   showMembers();
@@ -118,7 +119,7 @@ function show(news) {
 function showTimeline() {
   const { first, last, seconds } = facts.timeline;
   // The largest of the drawings, and nobody reads it faster than that.
-  const second = OVER.includes(facts.state) ? "over" : Math.floor(Date.now() / (2 * AGAIN));
+  const second = OVER.includes(facts.state) ? "over" : Math.floor(Date.now() / (4 * AGAIN));
   if (drawn.get("timeline-at") === `${facts.run} ${second}` || !isNew("timeline", facts.run, first, last, seconds)) return;
   drawn.set("timeline-at", `${facts.run} ${second}`);
   set("timeline-note", `step ${number(first)} to ${number(last)}, all workers on one clock`);
@@ -213,18 +214,22 @@ function member(id) {
 function showMember(row, one, isLive) {
   const [id, status, step, bar, rate, memory, doing, drain] = row.children;
   const put = (cell, text) => { if (cell.textContent !== text) cell.textContent = text; };
-  row.dataset.state = one.state;
-  row.title = `${one.id} · ${one.host || "its host is not known yet"} · pid ${one.pid}`;
+  const entitle = (cell, text) => { if (cell.title !== text) cell.title = text; };
+  if (row.dataset.state !== one.state) row.dataset.state = one.state;
+  entitle(row, `${one.id} · ${one.host || "its host is not known yet"} · pid ${one.pid}`);
   put(status, one.state);
   put(step, one.step ? number(one.step) : "");
   put(rate, one.state === "training" && one.samples_per_second ? `${number(one.samples_per_second)}/s` : "");
   put(memory, one.memory ? `${number(one.memory / 1e6)} MB` : "");
-  put(doing, one.state === "training" || one.state === "serving" || one.state === "lost" ? one.phase : "");
-  doing.title = one.doing;
+  const isHere = one.state === "training" || one.state === "serving";
+  const isStale = isHere && typeof one.staleness === "number";
+  put(doing, isHere || one.state === "lost" ? `${one.phase}${isStale ? `, ${one.staleness.toFixed(1)} stale` : ""}` : "");
+  entitle(doing, isStale ? `${one.doing}; its updates' weights lacked ${one.staleness.toFixed(1)} updates of another worker, on average` : one.doing);
   [...bar.children].forEach((part, i) => {
     const share = one.state === "lost" ? 0 : one.shares[USES[i]] || 0;
-    part.style.width = `${100 * share}%`;
-    part.title = `${USES[i]} ${number(100 * share)} %`;
+    const width = `${(100 * share).toFixed(1)}%`;
+    if (part.style.width !== width) part.style.width = width;
+    entitle(part, `${USES[i]} ${number(100 * share)} %`);
   });
   drain.hidden = !isLive || one.role !== "worker" || one.state !== "training";
   return row;
@@ -233,8 +238,13 @@ function showMember(row, one, isLive) {
 function showFindings() {
   const fine = facts.figures.step ? "Nothing stands out." : "It has not trained yet.";
   if (!isNew("findings", fine, ...facts.findings.flatMap((finding) => [finding.what, finding.advice]))) return;
-  const made = facts.findings.map((finding) => node("li", {}, node("b", {}, `${finding.what[0].toUpperCase()}${finding.what.slice(1)}.`), node("p", {}, finding.advice)));
+  const made = facts.findings.map((finding) => node("li", {}, node("b", {}, ...prose(`${finding.what[0].toUpperCase()}${finding.what.slice(1)}.`)), node("p", {}, ...prose(finding.advice))));
   $("findings").replaceChildren(...(made.length ? made : [node("li", { class: "fine empty" }, fine)]));
+}
+
+// What stands between backticks is code.
+function prose(text) {
+  return text.split("`").map((part, i) => (i % 2 ? node("code", {}, part) : part));
 }
 
 function showLines(id, events, none, kinds) {

@@ -30,8 +30,18 @@ class HandedOut(AbstractSource):
     def together(self) -> bool:
         return True
 
+    @property
+    def is_read_by_chief(self) -> bool:
+        return True
+
     def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step, first: int = 0) -> None:
         self._inner.begin(epoch, initial, first=first)
+
+    def hold(self, step: int) -> None:
+        self._inner.hold(step)
+
+    def again(self, step: int) -> None:
+        self._inner.again(step)
 
     def take(self, step: int, split: Split, place: Rank) -> Taken | None:
         own = self._inner.take(step, lambda size: [range(size)], ALONE) if place.rank == 0 else None

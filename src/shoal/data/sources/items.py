@@ -61,6 +61,9 @@ class Items(AbstractSource):
     def use_seed(self, seed: int) -> None:
         self._seed = seed if self._seed is not None else None
 
+    def again(self, step: int) -> None:
+        self._ahead.begin(self._passes.later(step))
+
     def is_over(self, step: int) -> bool:
         return self._passes.batch(step) is None
 

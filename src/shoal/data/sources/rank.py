@@ -22,6 +22,15 @@ class Rank(Protocol):
     ) -> tuple[bytes, list[Array]]:
         """Rank 0 gives a header for all and rows for each; everyone gets the header and its own rows."""
 
+    def gather(self, what: str, value: bytes) -> list[bytes]:
+        """Small values of all, by rank."""
+
+    def send(self, ranks: Sequence[int], name: tuple[int, ...], arrays: Sequence[Array]) -> None:
+        """Arrays under a name, for ranks that receive them before the next collective call."""
+
+    def receive(self, rank: int, name: tuple[int, ...], what: str) -> list[Array]:
+        """What a rank sends under this name."""
+
 
 class _Alone:
     """The place of one who shares its rows with nobody."""
@@ -32,6 +41,15 @@ class _Alone:
         self, what: str, parts: Sequence[Sequence[Array]] | None, header: bytes = b""
     ) -> tuple[bytes, list[Array]]:
         raise TypeError("a stream's rows are not taken alone")
+
+    def gather(self, what: str, value: bytes) -> list[bytes]:
+        return [value]
+
+    def send(self, ranks: Sequence[int], name: tuple[int, ...], arrays: Sequence[Array]) -> None:
+        raise TypeError("there is nobody to send to")
+
+    def receive(self, rank: int, name: tuple[int, ...], what: str) -> list[Array]:
+        raise TypeError("there is nobody to receive from")
 
 
 ALONE = _Alone()

@@ -22,6 +22,8 @@ class Bookmark(msgspec.Struct, frozen=True, array_like=True):
 
     used: int = 0  # batches of this pass over it
     drawn: int = 0  # batches that passes before took of what can't be begun again; see stream.Once
+    passes: int = 0  # over a stream of shards, before this one
+    states: dict[int, tuple[int, bytes]] = {}  # its shards': the batch that one continues at, and the state
 
 
 class AbstractSource(ABC):
@@ -44,6 +46,11 @@ class AbstractSource(ABC):
         """Whether all workers must call `take` for every step, even for steps that they have no rows of."""
         return False
 
+    @property
+    def is_read_by_chief(self) -> bool:
+        """Whether the chief alone reads it, for all."""
+        return False
+
     @abstractmethod
     def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step, first: int = 0) -> None:
         """Go to step `first` of an epoch of a fit that began with epoch `initial`.
@@ -62,6 +69,12 @@ class AbstractSource(ABC):
     @abstractmethod
     def take(self, step: int, split: Split, place: Rank) -> Taken | None:
         """This worker's rows of a step, or None when the source has ended."""
+
+    def hold(self, step: int) -> None:  # noqa: B027 (most sources give any step at any time)
+        """Steps from this one on may all be taken again; those before it never."""
+
+    def again(self, step: int) -> None:  # noqa: B027 (the same)
+        """The steps from this one on, which was held, come once more, in order: they did not count."""
 
     def whole(self, step: int) -> Taken | None:
         """All rows of a step, whichever was asked for last. Not of a stream."""
@@ -94,3 +107,21 @@ class AbstractSource(ABC):
 
     def close(self) -> None:  # noqa: B027 (most sources hold nothing)
         """Let go of threads and iterators."""
+
+
+class AbstractStream(AbstractSource):
+    """A source of which one worker looks at a first batch for all: nobody knows before what batches look like."""
+
+    differs = ""  # what it means that the workers' first batches differ, and what to do
+
+    @property
+    def together(self) -> bool:
+        return True
+
+    @abstractmethod
+    def peek(self) -> bytes:
+        """For the chief: what its batches look like. Reads the first, once, which is not lost."""
+
+    @abstractmethod
+    def know(self, peeked: bytes) -> None:
+        """What the chief saw."""

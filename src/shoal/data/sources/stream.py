@@ -20,11 +20,11 @@ import msgspec
 from shoal.data.columns import Rows, pack
 from shoal.data.sources.rank import Rank
 from shoal.data.sources.shares import Spec, Split, Taken, digest_of, hand_out
-from shoal.data.sources.source import AbstractSource, Bookmark, Wanted, every_step
+from shoal.data.sources.source import AbstractStream, Bookmark, Wanted, every_step
 from shoal.data.structure import Skeleton
 from shoal.errors import CannotDistribute
 
-_KEPT_LIMIT = 2**30  # bytes of a generator's batches that are kept for the case that an evaluation is begun again
+_KEPT_LIMIT = 2**30  # bytes of batches that are kept for the case that an evaluation, or a round, is begun again
 
 Convert = Callable[[Any], tuple[Rows, Skeleton]]
 
@@ -109,8 +109,13 @@ class _Seen(msgspec.Struct, frozen=True):
     count: int | None
 
 
-class Stream(AbstractSource):
+class Stream(AbstractStream):
     """A stream among the workers of a run."""
+
+    differs = (
+        "Give every worker the whole data: only the chief's is read, and Shoal divides each batch among the workers. "
+        "To read on all workers, see shoal.stream."
+    )
 
     def __init__(
         self,
@@ -129,6 +134,7 @@ class Stream(AbstractSource):
         self._count = count  # batches of a pass, where that is known before it ends; the chief's counts
         self._goes_on = goes_on  # an epoch goes on where the last one stopped; otherwise it is a pass of its own
         self._keeps = keeps  # the batches of a pass, which may be begun again: a generator does not give them twice
+        self._held: int | None = None  # the first batch of those that may be taken again
         self._kept: dict[int, Rows | None] = {}
         self._kept_bytes = 0
         self._spec: Spec | None = None
@@ -146,11 +152,9 @@ class Stream(AbstractSource):
         return self._asked if self._asked is not None else self._count
 
     def peek(self) -> bytes:
-        """For the chief: what its batches look like. Reads the first, once, which is not lost."""
         return self._look()[0]
 
     def know(self, peeked: bytes) -> None:
-        """What the chief saw."""
         seen = msgspec.json.decode(peeked, type=_Seen)
         self._spec, self._count = seen.spec, seen.count
         if self._spec is None:
@@ -167,7 +171,7 @@ class Stream(AbstractSource):
         return self._look()[1]
 
     @property
-    def together(self) -> bool:
+    def is_read_by_chief(self) -> bool:
         return True
 
     def begin(self, epoch: int, initial: int = 0, wanted: Wanted = every_step, first: int = 0) -> None:
@@ -182,6 +186,14 @@ class Stream(AbstractSource):
     def take(self, step: int, split: Split, place: Rank) -> Taken | None:
         batch = self._next_batch(step) if place.rank == 0 else None
         return hand_out(self._what, batch, self.spec(), split, place)
+
+    def hold(self, step: int) -> None:
+        self._held = self._start.used + step
+        last = self._batch if self._batch is not None and self._batch[0] >= self._held else None
+        self._kept = {number: batch for number, batch in self._kept.items() if number >= self._held}
+        self._kept_bytes = sum(map(_nbytes, self._kept.values()))
+        if last is not None and last[0] not in self._kept:
+            self._keep(*last)
 
     def ends_after(self, step: int) -> bool:
         if self.steps is not None:
@@ -252,15 +264,19 @@ class Stream(AbstractSource):
                 break
         if self._batch[0] > number:
             raise CannotDistribute(
-                f"batch {number} of a generator is needed again, because the evaluation is begun anew, and it was too "
+                f"batch {number} of a generator is needed again, because {self._why_again}, and it was too "
                 "large to be kept. Use a keras.utils.PyDataset, which can be asked for batches by number."
             )
         return self._batch[1]
 
+    @property
+    def _why_again(self) -> str:
+        return "the evaluation is begun anew" if self._held is None else "the round is begun anew"
+
     def _keep(self, number: int, batch: Rows | None) -> None:
-        if not self._keeps or self._kept_bytes > _KEPT_LIMIT:
+        if not (self._keeps or self._held is not None) or self._kept_bytes > _KEPT_LIMIT:
             return
-        self._kept_bytes += sum(array.nbytes for array in pack(batch or []))
+        self._kept_bytes += _nbytes(batch)
         self._kept[number] = batch
         if self._kept_bytes > _KEPT_LIMIT:
             self._kept.clear()
@@ -278,3 +294,7 @@ class Stream(AbstractSource):
         for batch in iterator:
             return self._convert(batch)[0]
         return None
+
+
+def _nbytes(batch: Rows | None) -> int:
+    return sum(array.nbytes for array in pack(batch or []))

@@ -86,6 +86,7 @@ class AbstractEngine(Engine):
         self.reset_metrics()
         self.seeds = Seeds(0, [])
         self.builds_optimizers = True  # not where servers have their variables
+        self.is_own_step = False  # whether the step is known to be Keras's: it assigns no weight that has a gradient
         self.loss_scale: float | None = None  # for pieces, where servers have the optimizer; None: as that says
 
     @property
@@ -104,16 +105,22 @@ class AbstractEngine(Engine):
         self.reset_metrics()
 
     def state(self) -> list[Array]:
-        return [*(self.read(v) for v in self._told()), *self._metrics, self.seeds.rows()]
+        return [*(self.read(v) for v in self._told()), *self.progress()]
 
     def set_state(self, arrays: Sequence[Array]) -> None:
         told = self._told()
-        mine = [(tuple(v.shape), 0) for v in told] + [(m.shape, 1) for m in self._metrics]
-        theirs = [(array.shape, int(i >= len(told))) for i, array in enumerate(arrays[:-1])]
-        if mine != theirs:
-            raise Diverged("the model of this worker has other variables or metrics than the run's")
+        if [tuple(v.shape) for v in told] != [array.shape for array in arrays[: len(told)]]:
+            raise Diverged("the model of this worker has other variables than the run's")
+        self.set_progress(arrays[len(told) :])
         self.write(told, arrays[: len(told)])
-        self._metrics = [np.array(array) for array in arrays[len(told) : -1]]
+
+    def progress(self) -> list[Array]:
+        return [*self._metrics, self.seeds.rows()]
+
+    def set_progress(self, arrays: Sequence[Array]) -> None:
+        if [metric.shape for metric in self._metrics] != [array.shape for array in arrays[:-1]]:
+            raise Diverged("the model of this worker has other metrics than the run's")
+        self._metrics = [np.array(array) for array in arrays[:-1]]
         self.seeds = Seeds.of_rows(arrays[-1])
         self.put_seeds_back()
 
@@ -147,6 +154,14 @@ class AbstractEngine(Engine):
 
     def rehearse(self, batch: Any, applies: bool = True) -> None:
         self.piece(0, batch, 0, 1.0)
+
+    def emptied(self, holder: Any) -> Any:
+        """What holds a variable's value gives its memory back. What is kept of it, for `refilled`."""
+        return None  # where a value is an array, it goes when nobody has it any more
+
+    def refilled(self, kept: Any, variable: Any) -> Any:
+        """What holds the variable's value from now on, to be assigned at once."""
+        return kept
 
     def token(self, variable: Any) -> Any:
         return checksum(self.read(variable))

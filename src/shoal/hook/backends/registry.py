@@ -5,6 +5,7 @@ find a module. What belongs to a backend is imported when it is asked for: a pro
 from __future__ import annotations
 
 import importlib
+import math
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import keras
+import numpy as np
 
 from shoal.errors import CannotDistribute
 from shoal.hook.backends.base import AbstractEngine
@@ -20,9 +22,9 @@ from shoal.hook.mesh.laying import lay_out
 from shoal.hook.scopes import strategy_of
 from shoal.training.engine import PartShape
 from shoal.training.run import Run
-from shoal.training.stage_engine import AbstractStageEngine
 
 if TYPE_CHECKING:
+    from shoal.hook.stages.engine import AbstractKerasStage
     from shoal.hook.stages.stage_model import StageModel
 
 _LATE_TENSORFLOW = "shoal.hook.patching.late_tensorflow"
@@ -43,7 +45,7 @@ class AbstractBackend(ABC):
         """For variables of a server. `jit_compile` as the model's; None: as Keras chooses where there is no GPU."""
 
     @abstractmethod
-    def stage(self, stage_model: StageModel, engine: AbstractEngine, whole: PartShape) -> AbstractStageEngine:
+    def stage(self, stage_model: StageModel, engine: AbstractEngine, whole: PartShape) -> AbstractKerasStage:
         """A stage of a model. `whole`: what a step of all of it gives out, as its engine has traced it."""
 
     @abstractmethod
@@ -57,6 +59,16 @@ class AbstractBackend(ABC):
     @abstractmethod
     def profile(self, folder: Path) -> Callable[[], None]:
         """Begins a profile of this process. What is returned ends it and writes it into the folder."""
+
+    def bytes_of(self, variable: Any) -> int:
+        """Of a variable, on one device."""
+        each = np.dtype(str(keras.backend.standardize_dtype(variable.dtype)).replace("bfloat16", "float16")).itemsize
+        return int(math.prod(variable.shape)) * each
+
+    def kept_by(self, act: Callable[[], None], weights: Sequence[Any]) -> int:
+        """Bytes that a forward pass keeps for its way back, besides these weights; 0 where the backend can't tell."""
+        act()
+        return 0
 
     def builder(self) -> Callable[[Any, Any, Callable[[Any], Any]], None] | None:
         """Builds a model on a batch by running a step of it without effect, where a first step makes variables."""
@@ -84,7 +96,7 @@ class JaxBackend(AbstractBackend):
 
         return JaxShardEngine(variables, optimizer, jit_compile is not False)
 
-    def stage(self, stage_model: StageModel, engine: AbstractEngine, whole: PartShape) -> AbstractStageEngine:
+    def stage(self, stage_model: StageModel, engine: AbstractEngine, whole: PartShape) -> AbstractKerasStage:
         from shoal.hook.backends.jax.stage import JaxStage
 
         return JaxStage(stage_model, engine, whole)
@@ -98,6 +110,10 @@ class JaxBackend(AbstractBackend):
         import jax
 
         return bool(jax.default_backend() == "cpu")
+
+    def bytes_of(self, variable: Any) -> int:
+        shards = getattr(variable.value, "addressable_shards", ())
+        return int(shards[0].data.nbytes) if shards else super().bytes_of(variable)
 
     def profile(self, folder: Path) -> Callable[[], None]:
         import jax
@@ -121,7 +137,7 @@ class TensorflowBackend(AbstractBackend):
 
         return TensorflowShardEngine(variables, optimizer, bool(jit_compile))
 
-    def stage(self, stage_model: StageModel, engine: AbstractEngine, whole: PartShape) -> AbstractStageEngine:
+    def stage(self, stage_model: StageModel, engine: AbstractEngine, whole: PartShape) -> AbstractKerasStage:
         from shoal.hook.backends.tensorflow.stage import TensorflowStage
 
         return TensorflowStage(stage_model, engine, whole)
@@ -164,7 +180,7 @@ class TorchBackend(AbstractBackend):
 
         return TorchShardEngine(variables, optimizer)
 
-    def stage(self, stage_model: StageModel, engine: AbstractEngine, whole: PartShape) -> AbstractStageEngine:
+    def stage(self, stage_model: StageModel, engine: AbstractEngine, whole: PartShape) -> AbstractKerasStage:
         from shoal.hook.backends.torch.stage import TorchStage
 
         return TorchStage(stage_model, engine, whole)
@@ -176,6 +192,22 @@ class TorchBackend(AbstractBackend):
 
     def is_on_host(self) -> bool:
         return bool(keras.ops.zeros(()).device.type == "cpu")  # where Keras itself puts what it makes
+
+    def kept_by(self, act: Callable[[], None], weights: Sequence[Any]) -> int:
+        import torch
+
+        passed_over = {variable.value.untyped_storage().data_ptr() for variable in weights}
+        kept: dict[int, int] = {}
+
+        def keep(tensor: Any) -> Any:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in passed_over:
+                kept[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            act()
+        return sum(kept.values())
 
     def profile(self, folder: Path) -> Callable[[], None]:
         import torch

@@ -62,7 +62,7 @@ class KerasCallbacks:
         return any(_is_users(each, hook) for each in given_callbacks(self._given) for hook in hooks)
 
     def look_after_batches(self) -> bool:
-        return any(_looks_after_batches(each) for each in given_callbacks(self._given))
+        return any(looks_after_batches(each) for each in given_callbacks(self._given))
 
     def remember(self) -> tuple[bytes, list[Array]]:
         return capture(self.listed)
@@ -76,7 +76,7 @@ def given_callbacks(callbacks: Any) -> list[Any]:
     return list(keras.tree.flatten(getattr(callbacks, "callbacks", callbacks)))  # of a CallbackList
 
 
-def _looks_after_batches(callback: Any) -> bool:
+def looks_after_batches(callback: Any) -> bool:
     """Keras's own do only where they save every so many batches."""
     saves = isinstance(callback, keras.callbacks.ModelCheckpoint | keras.callbacks.BackupAndRestore)
     if saves and callback.save_freq != "epoch":

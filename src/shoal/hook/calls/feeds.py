@@ -5,7 +5,7 @@ Only here is it known that there are PyDatasets, tf.data and torch loaders; leav
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,16 +14,19 @@ import msgspec
 import numpy as np
 
 from shoal.data.columns import Rows, blank
-from shoal.data.sources import AbstractSource, Arrays, Batches, Items, Spec, digest_of
+from shoal.data.sources import AbstractSource, Arrays, Batches, BatchSeries, Items, RowBatches, Spec, digest_of
 from shoal.data.sources.stream import AbstractReader, Once, Restartable, Stream
 from shoal.data.structure import Skeleton, flatten, rebuild
 from shoal.errors import CannotDistribute, UsageError
-from shoal.hook import keras_private
+from shoal.hook import data_private, keras_private
 from shoal.hook.backends import leaves
+from shoal.hook.calls.refused_data import refuse_divided, refuse_inner_sampler
+from shoal.hook.calls.shard_streams import ShardStream
 from shoal.training.data_agreement import agree_on_data
 from shoal.training.run import Run
 
 DEFAULT_BATCH_SIZE = 32  # Keras's own
+_ENDLESS = 2**40  # batches: what Grain repeats forever says that it has more
 
 
 class DataRequest(msgspec.Struct, frozen=True):
@@ -72,8 +75,13 @@ def _open(request: DataRequest, run: Run) -> AbstractSource:
             f"{request.what}(): y and sample_weight can't be given beside a {type(x).__name__}, which gives them "
             "itself: let it yield (x, y, sample_weight)."
         )
+    refuse_divided(request.what, x, x.dataset if _is_torch_loader(x) else None)
+    if isinstance(x, ShardStream):
+        return _shard_stream(request)
     if isinstance(x, keras.utils.PyDataset):
         return _py_dataset(request)
+    if data_private.is_grain_map(x):
+        return _grain_map(request)
     if _is_torch_loader(x):
         return _torch_loader(request, run)
     if _is_tf_dataset(x):
@@ -88,7 +96,7 @@ def _open(request: DataRequest, run: Run) -> AbstractSource:
 def is_arrays(x: Any) -> bool:
     """Whether data is held in arrays, and not given out batch by batch."""
     return not (
-        isinstance(x, keras.utils.PyDataset)
+        isinstance(x, keras.utils.PyDataset | ShardStream)
         or _is_torch_loader(x)
         or _is_tf_dataset(x)
         or _is_iterator(x)
@@ -192,13 +200,38 @@ def _py_dataset(request: DataRequest) -> AbstractSource:
             f"{_steps_argument(request)}."
         )
 
+    if callable(getattr(dataset, "rows", None)):
+        return _py_dataset_rows(request, count)
+
     def load(index: int) -> tuple[Rows, Skeleton]:
         return rows_of(request, dataset[index])
 
     rows, skeleton = load(0)
-    return Batches(
-        lambda index: load(index)[0],
-        Spec.of(rows, skeleton),
+    return Batches(lambda index: load(index)[0], _series_of(request, rows, Spec.of(rows, skeleton), count))
+
+
+def _py_dataset_rows(request: DataRequest, count: int | None) -> AbstractSource:
+    """One that gives some rows of a batch: `rows(index, low, high)`, and `num_rows(index)` says how many there are."""
+    dataset, name = request.x, type(request.x).__name__
+    if not callable(getattr(dataset, "num_rows", None)):
+        raise UsageError(
+            f"{request.what}(): {name} has rows(index, low, high), and no num_rows(index), which tells how many rows "
+            "batch `index` has. Add it: Shoal divides the rows of a batch before anybody reads them."
+        )
+
+    def load(index: int, held: range) -> tuple[Rows, Skeleton]:
+        return rows_of(request, dataset.rows(index, held.start, held.stop))
+
+    rows, spec = _first_row(request, dataset.num_rows, load)
+    series = _series_of(request, rows, spec, count)
+    return RowBatches(dataset.num_rows, lambda index, held: load(index, held)[0], series)
+
+
+def _series_of(request: DataRequest, rows: Rows, spec: Spec, count: int | None) -> BatchSeries:
+    """The batches of a PyDataset, of which these rows were looked at."""
+    dataset = request.x
+    return BatchSeries(
+        spec,
         count,
         request.shuffle_seed,
         request.steps,
@@ -207,6 +240,55 @@ def _py_dataset(request: DataRequest) -> AbstractSource:
         max(1, dataset.workers),
         digest_of(rows, count or 0),
     )
+
+
+def _first_row(
+    request: DataRequest, size: Callable[[int], int], load: Callable[[int, range], tuple[Rows, Skeleton]]
+) -> tuple[Rows, Spec]:
+    """Of the first batch, to learn what rows are like."""
+    first = size(0)
+    if first < 1:
+        raise UsageError(f"{request.what}(): the first batch of {type(request.x).__name__} has {first} rows")
+    rows, skeleton = load(0, range(1))
+    return rows, msgspec.structs.replace(Spec.of(rows, skeleton), samples=first)
+
+
+def _grain_map(request: DataRequest) -> AbstractSource:
+    """A grain.MapDataset of batches, which can be asked for by number, in its own order."""
+    dataset = request.x
+    if request.class_weight is not None:
+        raise UsageError("class_weight is not supported with a Grain data set: return sample weights from it")
+    length = len(dataset)
+    if length < 1:
+        raise UsageError(f"{request.what}(): the grain.MapDataset has no batch")
+    count = length if length < _ENDLESS else None
+    if count is None and request.steps is None and request.what != "fit":
+        raise UsageError(f"{request.what}(): the grain.MapDataset never ends. Pass {_steps_argument(request)}.")
+    batches = data_private.grain_batches(dataset)
+    if batches is None:
+        rows, skeleton = rows_of(request, dataset[0])
+        series = BatchSeries(Spec.of(rows, skeleton), count, None, request.steps, seen=digest_of(rows, count or 0))
+        return Batches(lambda index: rows_of(request, dataset[index])[0], series)
+    whole = len(batches.samples)
+
+    def size(index: int) -> int:
+        return min(batches.size, whole - index * batches.size)
+
+    def load(index: int, held: range) -> tuple[Rows, Skeleton]:
+        first = index * batches.size
+        return rows_of(request, batches.join([batches.samples[first + row] for row in held]))
+
+    rows, spec = _first_row(request, size, load)
+    series = BatchSeries(spec, count, None, request.steps, seen=digest_of(rows, count or 0))
+    return RowBatches(size, lambda index, held: load(index, held)[0], series)
+
+
+def _shard_stream(request: DataRequest) -> AbstractSource:
+    if request.class_weight is not None:
+        raise UsageError("class_weight is not supported with shoal.stream: let it give (x, y, sample_weight)")
+    goes_on = request.what == "fit" and request.steps is not None
+    stream: ShardStream = request.x
+    return stream.source(request.what, partial(rows_of, request), request.steps, goes_on)
 
 
 def _torch_loader(request: DataRequest, run: Run) -> AbstractSource:
@@ -220,12 +302,15 @@ def _torch_loader(request: DataRequest, run: Run) -> AbstractSource:
         )
     shuffles = _shuffles(loader)
     if shuffles is None:
+        refuse_inner_sampler(request.what, loader)
         return _loader_stream(request)
     if _replicas(loader) > 1:
         _tell_of_sampler(request, loader.sampler, run)
 
     def load(indices: Sequence[int]) -> tuple[Rows, Skeleton]:
-        return rows_of(request, loader.collate_fn([loader.dataset[i] for i in indices]))
+        many = getattr(loader.dataset, "__getitems__", None)  # torch's own loader uses it, too
+        found = many(list(indices)) if callable(many) else [loader.dataset[i] for i in indices]
+        return rows_of(request, loader.collate_fn(found))
 
     count, size = len(loader.dataset), loader.batch_size * _replicas(loader)
     if count == 0 or (loader.drop_last and count < size):

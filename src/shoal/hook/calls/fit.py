@@ -24,20 +24,25 @@ from shoal.hook.calls.building import build
 from shoal.hook.calls.callbacks import KerasCallbacks, given_callbacks
 from shoal.hook.calls.evaluate import Evaluation
 from shoal.hook.calls.history import history_of
+from shoal.hook.calls.shard_streams import ShardStream
+from shoal.hook.local.keras_outer import outer_of
 from shoal.hook.mesh.laying import tell_of_rows
 from shoal.hook.served.keras_optimizer import KerasOptimizer
 from shoal.hook.served.serving import serve
 from shoal.hook.served.shard_optimizer import LossScales, unbuilt
 from shoal.hook.served.sliced_choice import updates_of
 from shoal.hook.stages.graph import refuse_unless_stageable
+from shoal.hook.stages.left_states import LeftStates
 from shoal.hook.stages.stages import KerasStages
 from shoal.hook.tables.worker_tables import tables_of
 from shoal.observe.phases import Phase
-from shoal.strategies.abstract import AbstractStrategy
+from shoal.strategies.abstract import AbstractStrategy, PipelineSettings
 from shoal.training.asynchronous import AsynchronousTraining
+from shoal.training.calls import PLAN
 from shoal.training.data_agreement import DataState
 from shoal.training.engine import PartShape
 from shoal.training.fit_store import leave_last
+from shoal.training.local import LocalTraining
 from shoal.training.logs import Logs
 from shoal.training.pipelined import PipelinedTraining
 from shoal.training.prepared import Description, FitArguments, Prepared
@@ -50,6 +55,7 @@ def fit(run: Run, strategy: AbstractStrategy, model: Any, arguments: FitArgument
     """Trains; returns the History, the same on every worker."""
     if not model.compiled:
         raise ValueError("You must call `compile()` before calling `fit()`.")
+    run.memory.of(LeftStates).refuse(model.optimizer)
     if keras.backend.backend() == "torch" and model.steps_per_execution > 1:
         model.make_train_function(force=True)  # raises, in Keras's own words, where it can't do that
     if run.is_server:
@@ -68,7 +74,7 @@ class _OnWorker:
         self._model = model
         self._arguments = arguments
         self._call = call
-        self._prepared = partial(_prepared, run, strategy, model, arguments)
+        self._prepared = partial(prepared_for, run, strategy, model, arguments)
 
     def together(self, pieces: int, fixed: bool, sliced: bool) -> bytes | None:
         with self._prepared(pieces) as prepared:
@@ -80,20 +86,38 @@ class _OnWorker:
             updates = ServedUpdates(self._run, prepared, servers, self._call)
             return self._together(prepared, pieces, fixed, updates)
 
-    def in_stages(self, pieces: int, stages: int) -> bytes | None:
+    def in_stages(self, settings: PipelineSettings) -> bytes | None:
         if self._run.mesh is not None:
             raise CannotDistribute(
                 f"a pipeline's stages are on one device each, and this run's workers have a mesh ({self._run.mesh}). "
                 "Use --devices-per-worker 1, or train without the pipeline."
             )
-        refuse_unless_stageable(self._model, given_callbacks(self._arguments.callbacks))
-        with self._prepared(pieces, staged=True) as prepared:
+        refuse_unless_stageable(self._model, given_callbacks(self._arguments.callbacks), settings.lean)
+        with self._prepared(settings.pieces, staged=True) as prepared:
             model, engine, shape = self._model, engine_for(self._run, self._model), prepared.shape
-            found = KerasStages(model, engine, shape, stages)
+            found = KerasStages(model, engine, shape, settings.stages)
             averaged = engine.train_logs.averaged()
             metrics = PartShape(engine.variables, [], [], shape.only.metrics, [], averaged=averaged)
-            training = PipelinedTraining(self._run, prepared, self._arguments, self._call, pieces, found, metrics)
+            training = PipelinedTraining(self._run, prepared, self._arguments, self._call, settings, found, metrics)
             with contextlib.closing(training):
+                over = training.run()
+            if settings.lean:
+                self._run.memory.of(LeftStates).add(model.optimizer)
+            return over
+
+    def in_rounds(self, replicas: int, every: int, outer: Any) -> bytes | None:
+        if self._run.mesh is not None:
+            raise CannotDistribute(
+                f"LocalSGD's replicas are on one device each, and this run's workers have a mesh ({self._run.mesh}). "
+                "Use --devices-per-worker 1, or --strategy allreduce."
+            )
+        with self._prepared(replicas) as prepared:
+            chosen = outer_of(self._run, self._model, prepared.engine, prepared.shape, outer)
+            training = LocalTraining(self._run, prepared, self._arguments, self._call, replicas, every, chosen)
+            with contextlib.closing(training):
+                if self._run.worker_group.is_late:
+                    prepared.engine.rehearse(prepared.batch)
+                    training.prepare()
                 return training.run()
 
     def at_own_pace(self, servers: Servers, scales: bool) -> bytes | None:
@@ -119,7 +143,7 @@ class _OnServer:
         self._run = run
         self._model = model
         self._call = call
-        self._prepared = partial(_prepared, run, strategy, model, arguments, 1)
+        self._prepared = partial(prepared_for, run, strategy, model, arguments, 1)
 
     def together(self, pieces: int, fixed: bool, sliced: bool) -> None:
         pass
@@ -127,7 +151,10 @@ class _OnServer:
     def together_on_servers(self, pieces: int, fixed: bool, servers: Servers) -> None:
         self.at_own_pace(servers, scales=False)
 
-    def in_stages(self, pieces: int, stages: int) -> None:
+    def in_stages(self, settings: PipelineSettings) -> None:
+        pass
+
+    def in_rounds(self, replicas: int, every: int, outer: Any) -> None:
         pass
 
     def at_own_pace(self, servers: Servers, scales: bool) -> None:
@@ -136,7 +163,7 @@ class _OnServer:
 
 
 @contextlib.contextmanager
-def _prepared(
+def prepared_for(
     run: Run,
     strategy: AbstractStrategy,
     model: Any,
@@ -174,7 +201,10 @@ def _prepared(
         size = feeds.size_of_batches(request, spec)
         if not served:
             _tell_of_idlers(run, spec, size)
-        batch = feeds.example(spec, max(1, size // pieces))
+            if isinstance(arguments.x, ShardStream):
+                _tell_of_shards(run, arguments.x.shards, pieces)
+        rows = 1 if staged else max(1, size // pieces)  # stages are compiled when they are computed
+        batch = feeds.example(spec, rows)
         with unbuilt(model.optimizer) if served or staged else contextlib.nullcontext():
             build(model, feeds.example(spec, size or spec.samples))
         tables = tables_of(run, model)
@@ -196,6 +226,7 @@ def _prepared(
         loss_scales = run.memory.of(LossScales)
         engine.loss_scale = loss_scales.of(model.optimizer) if served else None
         engine.builds_optimizers = not served and not staged
+        engine.is_own_step = staged
         run.record(Phase.TRACING)
         shape = engine.trace(batch)
         engine.put_seeds_back()
@@ -215,6 +246,7 @@ def _prepared(
             _Validation(validation, callbacks) if validation is not None else None,
             callbacks,
             strategy.codec_for(run.compress),
+            size,
         )
 
 
@@ -260,7 +292,8 @@ def agree_on_seed(run: Run) -> int:
     They stay where they are, as in plain Keras: what the script draws next, for initial weights, is what it would draw
     there. So that each call has numbers of its own, its number goes into them. The chief's seed counts.
     """
-    state = f"{random.getstate()} {run.calls.number}".encode()
+    number = run.calls.number - run.calls.made[PLAN]  # as without a plan
+    state = f"{random.getstate()} {number}".encode()
     drawn = int.from_bytes(hashlib.blake2b(state, digest_size=8).digest(), "little") >> 1
     if run.worker_group.is_late:
         return drawn  # until the others tell theirs
@@ -277,6 +310,15 @@ def _tell_of_idlers(run: Run, spec: Spec, size: int) -> None:
         why = "the arrays of a batch have different numbers of rows, so it can't be cut"
     idlers = f"{idle} of {run.workers} workers {'has' if idle == 1 else 'have'}"
     run.tell(f"fit(): {why}: {idlers} nothing to do in a step")
+
+
+def _tell_of_shards(run: Run, shards: int, pieces: int) -> None:
+    """Where a worker reads rows that another one computes."""
+    if run.workers > 1 and shards % pieces:
+        run.tell(
+            f"fit(): {shards} shards for {pieces} pieces: some rows go from the worker that reads them to another. "
+            f"With a multiple of {pieces} shards none would."
+        )
 
 
 def refuse_unless_served(callbacks: Any) -> None:

@@ -541,6 +541,15 @@ class _Solo:
     def scatter(self, what: str, parts: Any, header: bytes = b"") -> tuple[bytes, Any]:
         return header, parts[0]
 
+    def gather(self, what: str, value: bytes) -> list[bytes]:
+        return [value]
+
+    def send(self, ranks: Any, name: Any, arrays: Any) -> None:
+        raise AssertionError("there is nobody to send to")
+
+    def receive(self, rank: int, name: Any, what: str) -> list[Any]:
+        raise AssertionError("there is nobody to receive from")
+
 
 def _name(number: int, leaf: Any) -> str:
     """Seeds are known by their names; so is what looks like one."""

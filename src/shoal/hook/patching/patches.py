@@ -27,7 +27,8 @@ from shoal.hook.keras_private import TF_KERAS, metrics_in_order
 from shoal.hook.mesh.laying import scope_of, tell_keras
 from shoal.hook.patching import outside_fit
 from shoal.hook.patching.on_import import when_imported
-from shoal.hook.scopes import Scopes, strategy_of
+from shoal.hook.planning.choice import planned
+from shoal.hook.scopes import Plans, Scopes, strategy_of
 from shoal.hook.served.serving import show_tables
 from shoal.hook.tables.sharded_embedding import ShardedEmbedding
 from shoal.hook.tables.worker_tables import TablesOnServers
@@ -82,12 +83,14 @@ def _replace(cls: Any, name: str, make: Callable[[Any], Any]) -> None:
 def _is_plain(run: Run, model: Any) -> bool:
     """One worker, one piece, one device: nothing to distribute."""
     strategy = strategy_of(run, model)
-    return run.is_plain and strategy.mesh is None and strategy.pieces_for(run.pieces, 1) == 1
+    alone = strategy.is_keras_alone and strategy.mesh is None
+    return run.is_plain and alone and strategy.pieces_for(run.pieces, 1) == 1
 
 
 def _compile(run: Run, original: Any) -> Any:
     def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
         run.memory.of(Engines).forget(self)
+        run.memory.of(Plans).forget(self)
         strategy = entered()
         if strategy is not None:
             run.memory.of(Scopes).keep(self, strategy)
@@ -105,9 +108,10 @@ def _fit(run: Run, original: Any) -> Any:
         if _is_plain(run, self):
             return original(self, **_with_reporter(run, given))
         arguments = FitArguments(**given)
+        strategy = strategy_of(run, self).settled(partial(planned, run, self, arguments))
         history = run.calls.count(
             "fit",
-            lambda call: fit(run, strategy_of(run, self), self, arguments, call),
+            lambda call: fit(run, strategy, self, arguments, call),
             returned_by_fit,
             partial(history_of, self),
             waits=False,

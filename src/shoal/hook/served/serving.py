@@ -80,7 +80,7 @@ def serve(run: Run, model: Any, prepared: Prepared, servers: Servers, scales: bo
         kept, codec = shards.kept(), prepared.pushed(synchronous)
         server = run.server(call, layout.shapes, shards.make, scales, shard_writer, _ledger(resumed), kept, codec)
         stack.enter_context(contextlib.closing(server))
-        _serve(server, run)
+        _serve(server, run, counts=not synchronous)
     kept = server.kept()
     if begins_with is not None and not any(point.version for point, _ in kept.values()):
         before.saved[optimizer] = begins_with
@@ -106,9 +106,10 @@ def show_tables(run: Run, model: Any, request: feeds.DataRequest, call: int) -> 
         parts.keep(number, point, rows)
 
 
-def _serve(server: Server, run: Run) -> None:
+def _serve(server: Server, run: Run, counts: bool = False) -> None:
+    """`counts`: updates may be stale, and how stale they are is told."""
     try:
-        server.serve(run.record)
+        server.serve(run.record, run.counters.staleness if counts else None)
     except Exception as error:
         raise CannotServe(f"{type(error).__name__}: {error}") from error
 

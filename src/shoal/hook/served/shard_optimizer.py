@@ -120,13 +120,15 @@ def hold(range: Range, parameter: Parameter, variable: Any) -> HeldVariable:
     return HeldVariable(variable, own, part)
 
 
-def make_optimizer(optimizer: Any, held: Sequence[HeldVariable]) -> Any:
-    """One of the same class and configuration, built on what is held, in the state that the other has now."""
+def make_optimizer(optimizer: Any, held: Sequence[HeldVariable], anew: bool = False) -> Any:
+    """One of the same class and configuration, built on what is held, in the state that the other has now; `anew`: as
+    before its first update.
+    """
     own = another_like(optimizer)
     for theirs, mine in zip(levels(optimizer), levels(own), strict=True):
         _exclude_alike(theirs, mine, held)
     own.build([variable.own for variable in held])
-    if optimizer.built:
+    if optimizer.built and not anew:
         _refuse_other_variables(optimizer, held)
         for mine, value in _states(optimizer, own, held):
             mine.assign(value)

@@ -58,8 +58,10 @@ def take_apart(model: Any) -> TakenApart:
     return TakenApart(graph, tensors, [found[place][0] for place in order], functional)
 
 
-def refuse_unless_stageable(model: Any, callbacks: Any) -> None:
-    """Raises CannotDistribute for what a training in stages would get wrong. `callbacks`: those of the fit."""
+def refuse_unless_stageable(model: Any, callbacks: Any, lean: bool = False) -> None:
+    """Raises CannotDistribute for what a training in stages would get wrong. `callbacks`: those of the fit; `lean`: no
+    worker ever has the whole optimizer.
+    """
     name = f"{type(model).__name__} {model.name!r}"
     for method in ("train_step", "compute_loss", "compute_metrics"):
         if not is_keras_own(model, method):
@@ -91,6 +93,19 @@ def refuse_unless_stageable(model: Any, callbacks: Any) -> None:
             "optimizer of its own. Leave it out: the weights become the averages when fit ends. Or use --strategy "
             "allreduce."
         )
+    for each in callbacks:
+        saves = isinstance(each, keras.callbacks.ModelCheckpoint | keras.callbacks.BackupAndRestore)
+        if saves and each.save_freq != "epoch":
+            raise CannotDistribute(
+                f"{type(each).__name__}(save_freq={each.save_freq!r}) saves the whole model in the middle of an epoch, "
+                "when no worker of a pipeline has it. Use save_freq='epoch', or shoal run --checkpoint, for which each "
+                "worker writes its own stages."
+            )
+        if lean and isinstance(each, keras.callbacks.BackupAndRestore):
+            raise CannotDistribute(
+                "BackupAndRestore keeps the optimizer's state, and with Pipeline(lean=True) no worker ever has all of "
+                "it. Use shoal run --checkpoint, for which each worker writes its own stages; or leave out lean=True."
+            )
 
 
 def _may_cross(tensor: Any) -> bool:

@@ -7,6 +7,7 @@ last one adds that to the loss. So they have gradients like everything else that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -65,6 +66,13 @@ class StageModel:
         shared = {id(v) for layer in _layers(apart, self.stage) if id(layer) in before for v in layer.variables}
         regularised = [v for v in self.part.trainable_variables if v.regularizer is not None]
         self._regularised = [id(variable) not in shared for variable in regularised]
+
+    def made_bytes(self, rows: int) -> int:
+        """Of the tensors that the stage's layers make from so many rows, as far as their shapes are known."""
+        calls = self._apart.graph.calls[slice(*self.stage.calls)]
+        made = [self._apart.tensors[tensor] for call in calls for tensor in call.makes]
+        each = 2 if "16" in self.model.compute_dtype else 4
+        return int(sum(math.prod(axis or 1 for axis in tensor.shape[1:]) * each for tensor in made)) * rows
 
     def is_float(self, tensor: int) -> bool:
         """Whether a boundary tensor has a gradient."""

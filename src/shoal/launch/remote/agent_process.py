@@ -9,6 +9,8 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -16,6 +18,8 @@ import msgspec
 from shoal.clock import Deadline
 from shoal.errors import BadFrame, UsageError, WireError
 from shoal.launch.agent import HostPart, attend, log_folder
+from shoal.launch.logs import Logs
+from shoal.launch.outputs import say
 from shoal.launch.places import PlaceAsker, ScriptHere
 from shoal.launch.remote.agent_coordination import AgentCoordination
 from shoal.launch.remote.channel import (
@@ -24,13 +28,17 @@ from shoal.launch.remote.channel import (
     FactsTold,
     Go,
     HostOrder,
+    HostSuccession,
     Inquiry,
     Reached,
     Unable,
 )
 from shoal.launch.remote.host_facts import look_around
+from shoal.launch.remote.host_keeper import HostKeeper, KeeperPart
 from shoal.launch.remote.relay import Relay
 from shoal.launch.script import find_script
+from shoal.launch.supervision.local_coordination import LocalCoordination
+from shoal.launch.supervision.remote_coordination import RemoteCoordination
 from shoal.wire.certificates import Pin
 from shoal.wire.join_token import JoinToken
 from shoal.wire.keys import RunKey
@@ -80,7 +88,7 @@ def _take_part(channel: AgentChannel, relay: Relay, environ: Mapping[str, str]) 
     config = msgspec.structs.replace(order.config, script=script, logs="")
     token = JoinToken(config.run, RunKey(bytes.fromhex(order.key)), Pin.parse(order.pin))
     own = ScriptHere(script, config.arguments, config.is_module)
-    asker = PlaceAsker(order.address, token.key, token.pin, own, None)
+    asker = PlaceAsker(order.address, token.key, token.pin, own, None, own=True)
     host = _reach(asker, _REACH_WITHIN, insist=False)
     channel.send(Reached())
 
@@ -90,8 +98,35 @@ def _take_part(channel: AgentChannel, relay: Relay, environ: Mapping[str, str]) 
     part = HostPart(config, order.members, order.max_restarts, token.key, asker.address)
     logs = log_folder(config, environ)
     relay.follow(logs)
-    saves = config.saving is not None
-    return attend(part, asker, environ, cores, logs, lambda inner: AgentCoordination(inner, channel, saves)).reason
+    coordinated = partial(_coordinated, part, order.succession, asker, channel, environ, logs)
+    return attend(part, asker, environ, cores, logs, coordinated).reason
+
+
+def _coordinated(
+    part: HostPart,
+    succession: HostSuccession | None,
+    asker: PlaceAsker,
+    channel: AgentChannel,
+    environ: Mapping[str, str],
+    logs: Path,
+    inner: RemoteCoordination,
+    folder: Path,
+) -> AgentCoordination:
+    """By the launcher; and by whoever is elected, should the launcher's host be lost."""
+    config, saves = part.config, part.config.saving is not None
+    if succession is None:
+        return AgentCoordination(inner, channel, saves)
+    it = succession
+    keeper = HostKeeper(
+        KeeperPart(it.me, it.launcher, it.electorate, it.epoch, config.host, part.address, it.on_split, str(logs)),
+        folder,
+        part.key,
+    )
+
+    def start() -> LocalCoordination:
+        return LocalCoordination(folder, config, environ, Logs(logs, say), (), elected=True)
+
+    return AgentCoordination(inner, channel, saves, keeper, start, asker.move, config.deadlines.orphaned)
 
 
 def _next(channel: AgentChannel, kind: type[SomeMessage]) -> SomeMessage:

@@ -1,18 +1,22 @@
-"""A launcher's agents on other hosts: started, asked what is there, given their parts, heard, ended."""
+"""A launcher's agents on other hosts: started, asked what is there, given their parts, heard, ended; started again."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import subprocess
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from shoal.cluster.launcher_pipe import Reaped, Spawned
 from shoal.cluster.messages import TO_COORDINATOR, End
+from shoal.cluster.succession.electorate import Electorate
 from shoal.errors import BadFrame, UsageError
 from shoal.launch.processes import hold_interrupts
 from shoal.launch.remote.channel import AgentChannel, AgentLeft, FactsTold, Go, HostOrder, Inquiry, Reached, Unable
@@ -21,7 +25,6 @@ from shoal.launch.remote.remote_shell import AbstractRemoteShell
 from shoal.wire.listener import Listener
 from shoal.wire.messages import Message
 
-_ANSWER_WITHIN = 60.0  # seconds
 _LEAVE_WITHIN = {True: 33.0, False: 4.0}  # seconds, after a good end and after another
 _CUT_WITHIN = 4.0  # seconds after the end of its input
 _LAST_WORDS = 2.0  # seconds to wait for them
@@ -48,6 +51,27 @@ class AgentLost:
     host: str
     why: str
     members: tuple[str, ...]
+    gave_up: bool = False  # it said so: its workers died too often
+
+
+@dataclass(frozen=True, slots=True)
+class AgentBack:
+    """A lost host has an agent again, which waits for `go`; the coordinator has not been told of these members."""
+
+    host: str
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnFailed:
+    """A lost host was tried in vain."""
+
+    host: str
+    why: str
+    is_unlike: bool = False  # it would not help to try again
+
+
+AgentNews = Message | AgentLost | AgentBack | ReturnFailed
 
 
 class Agents:
@@ -56,12 +80,21 @@ class Agents:
     def __init__(self, shell: AbstractRemoteShell, hosts: Sequence[str], words: list[str]) -> None:
         """`words`: the command that is an agent there."""
         self._shell = shell
+        self._words = words
         self._is_closed = False
+        self._inquiry: Inquiry | None = None
+        self._here: HostFacts | None = None
+        self._orders: Mapping[str, HostOrder] = {}
+        self._returns: Counter[str] = Counter()  # of hosts that were lost
+        self._trying: dict[str, Agent] = {}  # lost hosts, each tried by a thread
+        self._tried: deque[tuple[Agent | None, AgentBack | ReturnFailed]] = deque()
+        self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # that one was tried
         self._selector = selectors.DefaultSelector()
+        self._selector.register(self._news, selectors.EVENT_READ)
         self._agents: dict[str, Agent] = {}
         try:
             for host in hosts:
-                self._start(host, shell.command(host, words))
+                self._take_in(self._started(host))
         except BaseException:
             self.close(None)
             raise
@@ -71,6 +104,7 @@ class Agents:
 
     def inquire(self, inquiry: Inquiry, here: HostFacts) -> dict[str, HostFacts]:
         """What each host has. UsageError names those that can't take part, or where something differs from here."""
+        self._inquiry, self._here = inquiry, here
         self._tell_all(dict.fromkeys(self._agents, inquiry))
         told = self._answers(FactsTold, lambda: None)
         facts = {host: answer.facts for host, answer in told.items() if isinstance(answer, FactsTold)}
@@ -82,6 +116,7 @@ class Agents:
 
     def order(self, orders: Mapping[str, HostOrder], probe: Listener) -> None:
         """Give each its part. UsageError names hosts that can't reach `probe`, where the coordinator will listen."""
+        self._orders = orders
         for host, order in orders.items():
             self._agents[host].members = set(order.members)
         self._tell_all(orders)
@@ -100,9 +135,37 @@ class Agents:
         """The coordinator listens, or is about to."""
         self._tell_all({host: Go() for host in self._agents})
 
-    def hear(self) -> list[tuple[str, Message | AgentLost]]:
-        """What was said since, and by which host; does not wait. Of each at most one `AgentLost`, the last of it."""
-        news: list[tuple[str, Message | AgentLost]] = []
+    def tell(self, host: str, message: Message) -> None:
+        """One of them."""
+        self._agents[host].channel.send(message)
+
+    def room(self, host: str) -> int:
+        """How many workers this one started with."""
+        return len(self._orders[host].members)
+
+    def expect(self, host: str, member: str) -> None:
+        """It is about to start this one."""
+        self._agents[host].members.add(member)
+
+    def bring_back(self, host: str, members: tuple[str, ...], epoch: int) -> None:
+        """Start an agent on a lost host, for these workers, in a thread; `hear` tells what comes of it.
+
+        `epoch`: of the coordinator that it finds.
+        """
+        order = self._orders[host]
+        succession = order.succession
+        if succession is not None:
+            self._returns[host] += 1
+            # Another voter: the one that was there has forgotten its votes.
+            me = f"{host} ({self._returns[host] + 1})"
+            succession = msgspec.structs.replace(succession, me=me, electorate=Electorate(()), epoch=epoch)
+        config = msgspec.structs.replace(order.config, resume=None)  # the others have done that
+        order = msgspec.structs.replace(order, config=config, members=members, succession=succession)
+        threading.Thread(target=self._try, args=(host, order), name=f"shoal-return-of-{host}", daemon=True).start()
+
+    def hear(self) -> list[tuple[str, AgentNews]]:
+        """What was said since, and by which host; does not wait. `AgentLost` is the last of an agent."""
+        news: list[tuple[str, AgentNews]] = self._hear_tried()
         for key, _ in self._selector.select(0):
             if not isinstance(key.data, Agent):
                 continue
@@ -117,11 +180,12 @@ class Agents:
                         agent.members.discard(id)
                     case AgentLeft(reason):
                         agent.has_left = True
-                        message = AgentLost(agent.host, reason, tuple(sorted(agent.members)))
+                        message = AgentLost(agent.host, reason, tuple(sorted(agent.members)), gave_up=True)
                         if not reason:
                             continue
                     case Unable(why):
-                        message = AgentLost(agent.host, why, tuple(sorted(agent.members)))
+                        agent.has_left = True
+                        message = AgentLost(agent.host, why, tuple(sorted(agent.members)), gave_up=True)
                 news.append((agent.host, message))
         return news
 
@@ -130,6 +194,8 @@ class Agents:
         if self._is_closed:
             return
         self._is_closed = True
+        for agent in tuple(self._trying.values()):
+            agent.process.kill()
         until = time.monotonic() + _LEAVE_WITHIN[end is not None and end.ok]
         if end is not None:
             for agent in self._agents.values():
@@ -141,14 +207,15 @@ class Agents:
                 agent.process.stdin.close()
         self._await_end(time.monotonic() + _CUT_WITHIN, heed)
         for agent in self._agents.values():
-            agent.process.kill()
-            agent.process.wait()
-            for stream in (agent.process.stdout, agent.process.stdin):
-                if stream is not None:
-                    stream.close()
+            _bury(agent)
+        for tried, _ in self._tried:
+            if tried is not None:
+                _bury(tried)
         self._selector.close()
+        os.close(self._news)
 
-    def _start(self, host: str, command: list[str]) -> None:
+    def _started(self, host: str) -> Agent:
+        command = self._shell.command(host, self._words)
         pipe = subprocess.PIPE
         try:
             # A session of its own: Ctrl-C reaches the launcher alone.
@@ -159,10 +226,64 @@ class Agents:
         assert process.stdin is not None
         assert process.stdout is not None
         agent = Agent(host, process, AgentChannel(process.stdout.fileno(), process.stdin.fileno(), at_agent=False))
-        self._agents[host] = agent
-        self._selector.register(agent.channel, selectors.EVENT_READ, agent)
         agent.listener = threading.Thread(target=_listen, args=(agent,), name=f"shoal-errors-of-{host}", daemon=True)
         agent.listener.start()
+        return agent
+
+    def _take_in(self, agent: Agent) -> None:
+        self._agents[agent.host] = agent
+        self._selector.register(agent.channel, selectors.EVENT_READ, agent)
+
+    def _try(self, host: str, order: HostOrder) -> None:
+        """In a thread."""
+        agent = None
+        try:
+            agent = self._trying[host] = self._started(host)
+            timer = threading.Timer(self._shell.answer_within, agent.process.kill)
+            timer.start()
+            try:
+                outcome: AgentBack | ReturnFailed = self._converse(agent, order)
+            finally:
+                timer.cancel()
+                timer.join()
+        except UsageError as error:
+            outcome = ReturnFailed(host, str(error))
+        except (EOFError, BadFrame) as error:
+            assert agent is not None
+            outcome = ReturnFailed(host, self._why_gone(agent, error))
+        if agent is not None and isinstance(outcome, ReturnFailed):
+            _bury(agent)
+            agent = None
+        self._tried.append((agent, outcome))
+        if not self._is_closed:
+            os.eventfd_write(self._news, 1)
+
+    def _converse(self, agent: Agent, order: HostOrder) -> AgentBack | ReturnFailed:
+        """As with all agents at the start. EOFError, BadFrame."""
+        assert self._inquiry is not None
+        assert self._here is not None
+        agent.members = set(order.members)
+        agent.channel.send(self._inquiry)
+        told = agent.channel.next()
+        if isinstance(told, FactsTold) and (phrases := differences(told.facts, agent.host, self._here)):
+            return ReturnFailed(agent.host, f"it is not alike any more: {'; '.join(phrases)}", is_unlike=True)
+        if isinstance(told, FactsTold):
+            agent.channel.send(order)
+            told = agent.channel.next()
+        return ReturnFailed(agent.host, told.why) if isinstance(told, Unable) else AgentBack(agent.host, order.members)
+
+    def _hear_tried(self) -> list[tuple[str, AgentNews]]:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._news)
+        news: list[tuple[str, AgentNews]] = []
+        while self._tried:
+            agent, outcome = self._tried.popleft()
+            self._trying.pop(outcome.host, None)
+            if agent is not None:
+                _bury(self._agents[agent.host])
+                self._take_in(agent)
+            news.append((outcome.host, outcome))
+        return news
 
     def _tell_all(self, messages: Mapping[str, Message]) -> None:
         for host, message in messages.items():
@@ -172,7 +293,7 @@ class Agents:
         """One from each. UsageError names those from whom another came, or none."""
         answers: dict[str, Message] = {}
         wrong: dict[str, str] = {}
-        until = time.monotonic() + _ANSWER_WITHIN
+        until = time.monotonic() + self._shell.answer_within
         while (missing := self._agents.keys() - answers.keys() - wrong.keys()) and time.monotonic() < until:
             for key, _ in self._selector.select(1.0):
                 meanwhile()
@@ -186,7 +307,11 @@ class Agents:
                             wrong[key.data.host] = f"{why}."
                         case _ if isinstance(message, kind):
                             answers[key.data.host] = message
-        wrong |= {host: f"it did not answer within {_ANSWER_WITHIN:.0f} s." for host in missing if host not in answers}
+        wrong |= {
+            host: f"it did not answer within {self._shell.answer_within:.0f} s."
+            for host in missing
+            if host not in answers
+        }
         if wrong:
             raise UsageError("\n  ".join(f"{host}: {why}" for host, why in sorted(wrong.items())))
         return answers
@@ -198,20 +323,31 @@ class Agents:
             self._selector.unregister(agent.channel)
             if agent.has_left:
                 return []
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                agent.process.wait(_LAST_WORDS)
-            if agent.listener is not None:
-                agent.listener.join(_LAST_WORDS)
-            said = "\n".join(agent.said)
-            why = f"{error}. Does a start-up file of its shell print something?" if isinstance(error, BadFrame) else ""
-            why = why or self._shell.explain(agent.host, agent.process.poll() or 0, said)
-            return [AgentLost(agent.host, why, tuple(sorted(agent.members)))]
+            return [AgentLost(agent.host, self._why_gone(agent, error), tuple(sorted(agent.members)))]
+
+    def _why_gone(self, agent: Agent, error: Exception) -> str:
+        if isinstance(error, BadFrame):
+            return f"{error}. Does a start-up file of its shell print something?"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            agent.process.wait(_LAST_WORDS)
+        if agent.listener is not None:
+            agent.listener.join(_LAST_WORDS)
+        return self._shell.explain(agent.host, agent.process.poll() or 0, "\n".join(agent.said))
 
     def _await_end(self, until: float, heed: Callable[[], object]) -> None:
         while time.monotonic() < until and any(agent.process.poll() is None for agent in self._agents.values()):
             self._selector.select(0.05)
             heed()
         heed()
+
+
+def _bury(agent: Agent) -> None:
+    agent.process.kill()
+    agent.process.wait()
+    for stream in (agent.process.stdout, agent.process.stdin):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
 
 
 def _listen(agent: Agent) -> None:

@@ -6,14 +6,19 @@ import os
 import re
 import selectors
 import sys
+import time
 from pathlib import Path
 from signal import SIGKILL
 
-from shoal.cluster.launcher_pipe import Dying, MemberTold, Reaped
+from shoal.cluster.launcher_pipe import Awaited, Dying, MemberTold, Reaped
+from shoal.cluster.messages import End
+from shoal.cluster.succession.election import StopCoordinator
 from shoal.launch.logs import path_of
 from shoal.launch.plan import ProcessPlan
-from shoal.launch.remote.agents import AgentLost, Agents
-from shoal.launch.remote.channel import LogText, Printed
+from shoal.launch.remote.agents import AgentBack, AgentLost, Agents, ReturnFailed
+from shoal.launch.remote.channel import Go, LogText, PlaceGranted, PlaceWanted, Printed
+from shoal.launch.remote.host_keeper import HostKeeper
+from shoal.launch.remote.return_times import ReturnTimes
 from shoal.launch.supervision.coordination import AbstractCoordination, CoordinatorOrder, PlaceGiven
 from shoal.launch.supervision.local_coordination import LocalCoordination
 from shoal.wire.messages import Message
@@ -24,22 +29,50 @@ _MEMBER = re.compile(r"(worker|server)-[0-9]{1,9}")
 class AgentsCoordination(AbstractCoordination):
     """Whoever made what it is given closes it."""
 
-    def __init__(self, inner: LocalCoordination, agents: Agents, logs: Path, shows: bool) -> None:
-        """`logs`: a folder for those of all hosts. `shows`: what the others print is for the user, too."""
+    def __init__(
+        self, inner: LocalCoordination, agents: Agents, logs: Path, shows: bool, keeper: HostKeeper | None = None
+    ) -> None:
+        """`logs`: a folder for those of all hosts. `shows`: what the others print is for the user, too.
+
+        `keeper`: of a run that outlives the loss of this host.
+        """
         self._inner = inner
         self._agents = agents
+        self._keeper = keeper
         self._logs = logs
         self._shows = shows
+        self._returns = ReturnTimes()
+        self._returning: dict[str, tuple[str, ...]] = {}  # by host: who is to come from there when it is back
+        self._said: dict[str, str] = {}  # by host: why it is not back yet
+        self._is_over = False
         self._partial: dict[str, bytes] = {}  # lines that are not whole
         self._selector = selectors.DefaultSelector()
         self._selector.register(inner, selectors.EVENT_READ)
         self._selector.register(agents, selectors.EVENT_READ)
+        if keeper is not None:
+            self._selector.register(keeper, selectors.EVENT_READ)
 
     def fileno(self) -> int:
         return self._selector.fileno()  # that of epoll
 
     def hear(self) -> list[CoordinatorOrder]:
-        return [*self.heed_agents(), *self._inner.hear()]
+        orders = [*self.heed_agents(), *self._inner.hear(), *self._heed_election()]
+        self._is_over |= any(isinstance(order, End) for order in orders)
+        if not self._is_over:
+            for host in self._returns.take_due(time.monotonic()):
+                epoch = self._keeper.epoch if self._keeper is not None else 1
+                self._agents.bring_back(host, self._returning[host], epoch)
+        return orders
+
+    def _heed_election(self) -> list[CoordinatorOrder]:
+        """Whether the coordinator is to be started again, or is none any more."""
+        for order in self._keeper.take_orders() if self._keeper is not None and not self._is_over else ():
+            if isinstance(order, StopCoordinator):
+                self._inner.stop()
+                text = f"the other hosts have gone on without this one, which was cut off: {order.why}"
+                return [End(ok=False, code=1, reason=text)]
+            self._inner.start_again()
+        return []
 
     def tell(self, message: Message) -> None:
         self._inner.tell(message)
@@ -61,11 +94,52 @@ class AgentsCoordination(AbstractCoordination):
                     _print(stream, data)
                 case LogText(log, data):
                     self._keep(host, log, data)
-                case AgentLost(_, why, members):
-                    orders.append(MemberTold(f"the agent on {host} is gone, and its workers with it: {why}"))
+                case PlaceWanted(place):
+                    id = self._await(place)
+                    self._agents.expect(host, id)
+                    self._agents.tell(host, PlaceGranted(place, id))
+                case AgentLost(_, why, members, gave_up):
                     for id in members:
                         self._inner.tell(Reaped(id, -SIGKILL))
+                    later = "" if gave_up or self._is_over else f" It is tried again in {self._lose(host):.0f} s."
+                    orders.append(
+                        MemberTold(f"the agent on {host} is gone, and its workers with it: {why.rstrip('. ')}.{later}")
+                    )
+                case AgentBack(_, members):
+                    self._returns.succeed(host, time.monotonic())
+                    self._said.pop(host, None)
+                    for id in members:
+                        self._inner.tell(Awaited(id))
+                    self._agents.tell(host, Go())
+                    orders.append(MemberTold(f"{host} is back, with {', '.join(members)}"))
+                case ReturnFailed():
+                    orders += self._try_later(message)
         return orders
+
+    def _await(self, place: str) -> str:
+        """A number that nobody had before, of one more of this run's own workers; the coordinator is told."""
+        id = self._number(place)
+        self._inner.tell(Awaited(id))
+        return id
+
+    def _number(self, place: str) -> str:
+        return self._inner.ask(ProcessPlan(place, (), {})).id
+
+    def _lose(self, host: str) -> float:
+        """Returns the seconds until it is tried."""
+        self._returning[host] = tuple(self._number("worker-0") for _ in range(self._agents.room(host)))
+        return self._returns.lose(host, time.monotonic())
+
+    def _try_later(self, failed: ReturnFailed) -> list[CoordinatorOrder]:
+        """Why it is not back is told once, not at every attempt."""
+        if failed.is_unlike:
+            self._returns.give_up(failed.host)
+            return [MemberTold(f"{failed.host} is back, but takes no part: {failed.why}")]
+        self._returns.fail(failed.host, time.monotonic())
+        if self._said.get(failed.host) == failed.why:
+            return []
+        self._said[failed.host] = failed.why
+        return [MemberTold(f"{failed.host} is not back yet: {failed.why.rstrip('. ')}. It is tried again and again.")]
 
     def _keep(self, host: str, log: str, data: bytes) -> None:
         """Where the other workers' logs are. A host names only logs of members; all else of it is its own."""

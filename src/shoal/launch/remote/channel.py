@@ -6,6 +6,8 @@
     launcher ◀──Reached─── agent        or Unable: it can't reach the coordinator's address
     launcher ────Go──────▶ agent        the coordinator listens
     launcher ◀── Spawned, Dying, Reaped, Printed, LogText … AgentLeft
+    launcher ◀─PlaceWanted─ agent       for one in the place of a worker that died
+    launcher ─PlaceGranted▶ agent       its id
     launcher ───End───────▶ agent       the run is over
 
 They travel over the standard streams of ssh, srun or whatever started the agent, so the key is in no command line and
@@ -24,6 +26,7 @@ import msgspec
 
 from shoal.cluster.launcher_pipe import Dying, Reaped, Spawned
 from shoal.cluster.messages import End
+from shoal.cluster.succession.electorate import Electorate
 from shoal.config import RunConfig
 from shoal.errors import BadFrame
 from shoal.launch.remote.host_facts import HostFacts
@@ -54,6 +57,16 @@ class Unable(Message, frozen=True):
     why: str
 
 
+class HostSuccession(msgspec.Struct, frozen=True):
+    """A host's part in the election of coordinators."""
+
+    me: str  # its voter
+    launcher: str  # the one of the launcher's host
+    electorate: Electorate
+    epoch: int = 1
+    on_split: str | None = None  # the user's command
+
+
 class HostOrder(Message, frozen=True):
     """Launcher -> agent: your part of the run. Answered with Reached or Unable."""
 
@@ -63,6 +76,7 @@ class HostOrder(Message, frozen=True):
     key: str
     pin: str  # of the coordinator's certificate
     address: str  # HOST:PORT where it listens
+    succession: HostSuccession | None = None  # None: the run ends with its first loss
 
 
 class Reached(Message, frozen=True):
@@ -71,6 +85,19 @@ class Reached(Message, frozen=True):
 
 class Go(Message, frozen=True):
     """Launcher -> agent: the coordinator listens."""
+
+
+class PlaceWanted(Message, frozen=True):
+    """Agent -> launcher: who may come in this place? Answered with PlaceGranted."""
+
+    place: str
+
+
+class PlaceGranted(Message, frozen=True):
+    """Launcher -> agent: this one. The coordinator has been told."""
+
+    place: str
+    member: str
 
 
 class Printed(Message, frozen=True):
@@ -93,9 +120,9 @@ class AgentLeft(Message, frozen=True):
     reason: str  # empty: as it should be
 
 
-_TO_AGENT = msgspec.json.Decoder(Inquiry | HostOrder | Go | End)
+_TO_AGENT = msgspec.json.Decoder(Inquiry | HostOrder | Go | PlaceGranted | End)
 _TO_LAUNCHER = msgspec.json.Decoder(
-    FactsTold | Unable | Reached | Spawned | Dying | Reaped | Printed | LogText | AgentLeft
+    FactsTold | Unable | Reached | Spawned | Dying | Reaped | PlaceWanted | Printed | LogText | AgentLeft
 )
 
 
@@ -110,6 +137,7 @@ class AgentChannel:
         self._partial = b""
         self._waiting: deque[Message] = deque()  # received together with one that was asked for alone
         self._lock = threading.Lock()
+        self._is_let_go = False
 
     def fileno(self) -> int:
         """Readable when `receive` has something to do."""
@@ -119,8 +147,18 @@ class AgentChannel:
         """Send, if the other side is still there."""
         data = self._encode(message) + b"\n"
         with self._lock, contextlib.suppress(OSError):
-            while data:
+            while data and not self._is_let_go:
                 data = data[os.write(self._write_fd, data) :]
+
+    def let_go(self) -> None:
+        """The other side is gone for good, perhaps without a word: nothing more is sent, and nobody waits for it."""
+        self._is_let_go = True
+        with contextlib.suppress(OSError):
+            os.set_blocking(self._write_fd, False)
+
+    @property
+    def is_let_go(self) -> bool:
+        return self._is_let_go
 
     def next(self) -> Message:
         """The next message alone; waits for it. EOFError, BadFrame."""

@@ -5,6 +5,7 @@ The logs stay on this host, too: whoever loses the launcher still has them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -54,12 +55,22 @@ class Relay:
     def _read_from(self, stream: int, reader: int) -> None:
         with os.fdopen(reader, "rb", buffering=0) as source:
             while data := source.read(_CHUNK):
-                self._channel.send(Printed(stream, data))
+                if self._channel.is_let_go:
+                    self._write(data)
+                else:
+                    self._channel.send(Printed(stream, data))
+
+    def _write(self, data: bytes) -> None:
+        """What was for the launcher's terminal, when the launcher's host is gone."""
+        if self._logs is not None:
+            with contextlib.suppress(OSError), (self._logs / "terminal.log").open("ab") as log:
+                log.write(data)
 
     def _follow(self) -> None:
-        while not self._over.wait(_EVERY):
+        while not self._over.wait(_EVERY) and not self._channel.is_let_go:
             self._send_new()
-        self._send_new()
+        if not self._channel.is_let_go:
+            self._send_new()
 
     def _send_new(self) -> None:
         assert self._logs is not None

@@ -14,6 +14,8 @@ class AbstractRemoteShell(ABC):
     """Runs a command on another host, with our standard streams as its own. Its end is the command's end."""
 
     program: str
+    answer_within: float = 60.0  # seconds, in which an agent says what is there
+    may_be_here: bool = True  # whether a host that is this one needs no agent
 
     @abstractmethod
     def command(self, host: str, words: list[str]) -> list[str]:
@@ -69,6 +71,7 @@ class Ssh(AbstractRemoteShell):
     @property
     def program_words(self) -> list[str]:
         options = ["BatchMode=yes", "ConnectTimeout=10", "ClearAllForwardings=yes"]
+        options += ["ServerAliveInterval=2", "ServerAliveCountMax=4"]  # else a cut cable is never noticed
         return [self.program, "-T", *(word for option in options for word in ("-o", option))]
 
     def command(self, host: str, words: list[str]) -> list[str]:
@@ -95,14 +98,14 @@ class Ssh(AbstractRemoteShell):
     def explain(self, host: str, code: int, said: str) -> str:
         for words, meaning in _SSH_SAYS:
             if words in said:
-                return f"{meaning.format(host=host)}.{_quoted(said)}"
+                return f"{meaning.format(host=host)}.{quoted(said)}"
         if code in (126, 127):
             return (
                 "the Python that was to be started is not there. Install Shoal under the same path as here, or name "
-                f"another Python with --remote-python.{_quoted(said)}"
+                f"another Python with --remote-python.{quoted(said)}"
             )
         how = "ssh failed" if code == 255 else f"the agent ended with code {code}"
-        return f"{how}.{_quoted(said)}"
+        return f"{how}.{quoted(said)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +122,10 @@ class Srun(AbstractRemoteShell):
         return host
 
     def explain(self, host: str, code: int, said: str) -> str:
-        return f"the step that srun started there ended with code {code}.{_quoted(said)}"
+        return f"the step that srun started there ended with code {code}.{quoted(said)}"
 
 
-def _quoted(said: str) -> str:
+def quoted(said: str) -> str:
+    """The last lines that it said, if any."""
     lines = [line.strip() for line in said.splitlines() if line.strip(" @\r")]
     return f" It said: {' '.join(lines[-3:])}" if lines else ""

@@ -5,6 +5,7 @@ It ends when its pipe is let go. If that is because this process was killed, it 
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import subprocess
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from signal import SIGCONT
 
 from shoal.cluster.evidence import look_at
-from shoal.cluster.launcher_pipe import Interrupt, LauncherPipe, MemberTold, Reaped, Released, Spawned, Wanted
+from shoal.cluster.launcher_pipe import Awaited, Interrupt, LauncherPipe, MemberTold, Reaped, Released, Spawned, Wanted
 from shoal.cluster.messages import End
 from shoal.cluster.trouble import ending
 from shoal.cluster.view import role_of
@@ -42,11 +43,14 @@ class LocalCoordination(AbstractCoordination):
         logs: Logs,
         members: Iterable[str],
         claimed: int | None = None,
+        elected: bool = False,
     ) -> None:
+        """`elected`: of a run on several hosts, which elect another one when it dies: `start_again` or `stop`."""
         self._folder = folder
         self._environ = environ
         self._logs = logs
         self._claimed = claimed
+        self._is_elected = elected
         self._lasts = config.least is not None
         self._silence = config.deadlines.silence
         self._restarts = Restarts(_RESTARTS)
@@ -72,7 +76,7 @@ class LocalCoordination(AbstractCoordination):
 
     def tell(self, message: Message) -> None:
         match message:
-            case Spawned(id) | Reaped(id):
+            case Spawned(id) | Awaited(id) | Reaped(id):
                 self._seen.setdefault(id, []).append(message)
             case Interrupt():
                 self._is_interrupted = True
@@ -122,12 +126,27 @@ class LocalCoordination(AbstractCoordination):
         died = f"the coordinator (pid {self._process.pid}) {self._stopped or ending(self._process.look() or 0)}"
         if not self._lasts or self._is_interrupted or not self._restarts.grant(_NAME, time.monotonic()):
             return End(ok=False, code=1, reason=f"{died}; its log is {self._logs.path_of(_NAME)}")
+        if self._is_elected:
+            return MemberTold(f"{died}; the hosts elect another, training goes on")
+        self.start_again()
+        return MemberTold(f"{died}; starting it again, training goes on")
+
+    def start_again(self) -> None:
+        """In the place of the one that has ended."""
+        self._process.kill_group()
+        self._process.wait(_LEAVES)
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(self._pipe)
         self._process.release()
         self._start()
         for messages in self._seen.values():
             for message in messages:
                 self._pipe.send(message)
-        return MemberTold(f"{died}; starting it again, training goes on")
+
+    def stop(self) -> None:
+        """It is none any more: nothing that it has not done yet may happen."""
+        self._is_over = True
+        self._process.kill_group()
 
     def _watch(self, now: float) -> list[CoordinatorOrder]:
         """One that was stopped could never say End. One that ended is seen by its pipe."""

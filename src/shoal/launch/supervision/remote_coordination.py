@@ -69,11 +69,22 @@ class RemoteCoordination(AbstractCoordination):
         self._wake()
 
     def ask(self, plan: ProcessPlan) -> None:
+        self.expect(plan)
+        threading.Thread(target=self._ask, args=(plan,), name="shoal-ask-for-place", daemon=True).start()
+
+    def expect(self, plan: ProcessPlan) -> None:
+        """Another is to come in this place: say so. It is given later, by whoever gives places."""
         left = self._guests.expect(plan.id)
         if left is not None:
             self._orders.append(MemberTold(f"{left.id} ended with code {left.code}; coming back"))
             self._wake()
-        threading.Thread(target=self._ask, args=(plan,), name="shoal-ask-for-place", daemon=True).start()
+
+    def give(self, id: str, plan: ProcessPlan) -> None:
+        """A member of this id may come in this place."""
+        if not self._guests.is_interrupted:
+            self._guests.give(id, plan.id)
+            self._orders.append(PlaceGiven(id, plan))
+            self._wake()
 
     def close(self) -> None:
         with self._lock:
@@ -95,8 +106,7 @@ class RemoteCoordination(AbstractCoordination):
         if isinstance(answer, Exception):
             raise answer
         self._run.prepare(answer)
-        self._guests.give(answer.member, plan.id)
-        self._orders.append(PlaceGiven(answer.member, plan))
+        self.give(answer.member, plan)
 
     def _wake(self) -> None:
         with self._lock:

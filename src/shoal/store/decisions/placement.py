@@ -57,6 +57,7 @@ class Placement(msgspec.Struct, frozen=True):
     replicas: int
     sizes: tuple[int, ...]  # of the shards, in bytes
     views: tuple[ShardView, ...]
+    began: int = 0  # the training's first view: what has a later origin was lost since then
 
     @classmethod
     def first(
@@ -82,7 +83,8 @@ class Placement(msgspec.Struct, frozen=True):
             raise UsageError("there are no shards to place")
         views = {shard: ShardView(number, shard, None, (), (), number) for shard in range(len(sizes))}
         views |= {view.shard: view for view in left}
-        return cls(number, tuple(servers), replicas, tuple(sizes), tuple(views.values())).next(number, servers)
+        drawn = cls(number, tuple(servers), replicas, tuple(sizes), tuple(views.values()), began=number)
+        return drawn.next(number, servers)
 
     def next(self, number: int, servers: Sequence[str]) -> Placement:
         """The placement in the view of this number, with these servers. Servers that are gone lose their replicas."""

@@ -182,6 +182,11 @@ class Replica:
         return self._view.number
 
     @property
+    def origin(self) -> int:
+        """The view in which the shard's history began, or began again because it was lost."""
+        return self._view.origin
+
+    @property
     def standing(self) -> Point:
         """Where its state stands, as far as it is known to be right."""
         return NOTHING if self._differs else self.point

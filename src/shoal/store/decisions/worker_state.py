@@ -38,7 +38,7 @@ from shoal.store.decisions.placement import Placement
 from shoal.store.decisions.requests import AbstractRequest, Ask, KeepNewest, RequestDecision
 from shoal.store.decisions.weights_read import ReadPurpose, WeightsRead
 from shoal.store.values.ledger import Provenance
-from shoal.store.values.messages import Lacking, Supply
+from shoal.store.values.messages import Lacking, Supply, VersionAsked, VersionSeen
 from shoal.store.values.operations import Batch
 from shoal.wire.messages import Message
 
@@ -138,7 +138,8 @@ class WorkerRole:
 class WorkerState:
     """What one worker knows of a training, and what goes on. For one thread at a time."""
 
-    def __init__(self, role: WorkerRole) -> None:
+    def __init__(self, role: WorkerRole, observed: Counter[int] | None = None) -> None:
+        """`observed` is added to: staleness -> how many updates of this worker had it."""
         self._role = role
         self._ahead = role.ahead
         self._turn = 0
@@ -157,7 +158,8 @@ class WorkerState:
         self.pauses = 0  # that this worker has ended, or that ended with its being here
         self.facts = b""  # with which the training was opened
         self.newest: dict[int, tuple[int, Sequence[Any]]] = {}  # by shard: a version, and the weights then
-        self.observed: Counter[int] = Counter()  # staleness -> how many updates of this worker had it
+        self._version_asked: dict[int, tuple[str, VersionAsked]] = {}  # by shard: who wants to know which is the newest
+        self.observed: Counter[int] = observed if observed is not None else Counter()
 
     @property
     def view(self) -> int:
@@ -209,6 +211,9 @@ class WorkerState:
 
     def hear(self, server: str, message: Message, beside: Sequence[Any]) -> list[WorkerDecision]:
         match message:
+            case VersionAsked():
+                self._version_asked[message.shard] = (server, message)
+                self._tell_versions()
             case Lacking(shard, view) if shard in self.newest:
                 version, weights = self.newest[shard]
                 self._out.append(Ask(server, Supply(shard, view, version), weights))
@@ -303,7 +308,16 @@ class WorkerState:
             self.is_here = True
             for _ in range(self._ahead):
                 self._want()
+        self._tell_versions()
         self._tell_all(lambda request: request.take_view(placement))
+
+    def _tell_versions(self) -> None:
+        """Once this worker is in the view in which it was asked: until then it may hear from the lost one, too."""
+        for shard, (server, asked) in list(self._version_asked.items()):
+            if asked.view <= self.view:
+                del self._version_asked[shard]
+                version, _ = self.newest.get(shard, (None, ()))
+                self._out.append(Ask(server, VersionSeen(shard, asked.view, version)))
 
     def _give_up(self) -> None:
         """The others have taken this worker for lost: what it was granted is another's."""

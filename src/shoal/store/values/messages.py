@@ -8,6 +8,7 @@ worker  ──List──▶ primary ──Listed──▶ worker          rows o
                   primary ─Transfer─▶ others ──Confirmed──▶ primary
                   primary ◀─Checked── others,  primary ──Anew──▶ one that differs
 primary ──CaughtUp, Differs──▶ director
+primary ──VersionAsked─▶ workers ──VersionSeen──▶ primary  of a shard that is lost
 primary ──Lacking─▶ worker  ──Supply──▶ primary            a shard that nobody has, from a worker's weights
 """
 
@@ -100,6 +101,16 @@ class Listed(ShardMessage, frozen=True):
     start: int
     rows: int
     total: int
+
+
+class VersionAsked(ShardMessage, frozen=True):
+    """Primary -> workers: this shard's state is lost. Which version of its weights do you have?"""
+
+
+class VersionSeen(ShardMessage, frozen=True):
+    """Worker -> primary: the newest that I have seen. None: I have none of them."""
+
+    version: int | None
 
 
 class Lacking(ShardMessage, frozen=True):

@@ -17,7 +17,7 @@ import numpy as np
 from shoal.errors import CannotDistribute
 from shoal.hook.backends.base import AbstractEngine, updated_by
 from shoal.hook.backends.cut import Weighting, cut, refuse, step_of
-from shoal.hook.backends.jax.cut import Programs, Take, Traced, is_derived, to_single, trace
+from shoal.hook.backends.jax.cut import Leaf, Programs, Take, Traced, is_derived, to_single, trace
 from shoal.hook.backends.jax.placement import placement_of
 from shoal.hook.keras_private import set_values
 from shoal.strategies.schema import Array
@@ -303,7 +303,9 @@ class JaxEngine(AbstractEngine):
                     self.train_logs.averaged(),
                 )
             )
-        return StepShape(tuple(parts), tuple(traced.logs))
+        exchanged = {*changed, *(i for part in parts for i in part.gradients)}
+        renewed = (i for i, value in enumerate(traced.leaves[:weights]) if value.source != Leaf(i))
+        return StepShape(tuple(parts), tuple(traced.logs), tuple(i for i in renewed if i not in exchanged))
 
     def _weights_of(self, traced: Traced, number: int) -> list[int]:
         """Which weights an apply updates: those that its values come from, or, where the step has changed them, those

@@ -48,6 +48,10 @@ class JaxStage(AbstractKerasStage):
         sent = [next(floats) if self.is_float(tensor) else next(others) for tensor, _ in self.stage.sends]
         return [np.asarray(value) for value in (*sent, outputs[-1])]
 
+    def kept(self, piece: int, rows: int) -> int:
+        weights = {id(v.value) for v in self.variables}
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self._flights[piece][0]) if id(leaf) not in weights)
+
     def metrics(self, piece: int) -> Sequence[Array]:
         values = self._flights[piece][2]
         return [np.asarray(new) - old for new, old in zip(values, self._fresh, strict=True)]

@@ -100,6 +100,15 @@ class TensorflowEngine(AbstractEngine):
         for variable, value in zip(variables, values, strict=True):
             variable.assign(np.array(value))
 
+    def emptied(self, holder: Any) -> Any:
+        # The handle stays: functions have been traced with it. Unlike `assign`, this does not look at shapes.
+        tf.raw_ops.AssignVariableOp(resource=holder.handle, value=tf.zeros((0,), holder.dtype))
+        return holder
+
+    def refilled(self, kept: Any, variable: Any) -> Any:
+        tf.raw_ops.AssignVariableOp(resource=kept.handle, value=tf.zeros(tuple(variable.shape), kept.dtype))
+        return kept
+
     def trace(self, batch: Any) -> StepShape:
         leaves, skeleton = flatten(batch)
         self._example = rebuild(skeleton, [_tensor(leaf) for leaf in leaves])
@@ -325,7 +334,7 @@ class TensorflowEngine(AbstractEngine):
             self._parts.append(_Part(shape, present, looks_back, self._needs(graph, outputs)))
         derived = [found.states[i] for i in self._derived]
         self._derive_looks_back = graph is not None and graph.looks_back(derived, len(applies))
-        return StepShape(tuple(part.shape for part in self._parts), tuple(found.logs))
+        return StepShape(tuple(part.shape for part in self._parts), tuple(found.logs), tuple(self._derived))
 
     def _needs(self, graph: StepGraph | None, outputs: Sequence[Any]) -> Callable[[Any], bool]:
         """TensorFlow carries out every assignment, with all that it takes to compute the value: a metric's of the

@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from shoal.data.structure import flatten, rebuild
 from shoal.errors import CannotDistribute
+from shoal.hook import keras_private
 from shoal.hook.backends import registry
 from shoal.hook.backends.assignments import Assigned, assignments
 from shoal.hook.backends.base import AbstractEngine
@@ -72,6 +73,14 @@ class TorchEngine(AbstractEngine):
             warnings.simplefilter("ignore")  # that torch could write to memory which is only to be read: it does not
             for variable, value in zip(variables, values, strict=True):
                 variable.value.copy_(torch.from_numpy(value))
+
+    def emptied(self, holder: Any) -> Any:
+        holder.data = holder.data.new_empty(0)  # modules have this very parameter
+        return holder
+
+    def refilled(self, kept: Any, variable: Any) -> Any:
+        kept.data = kept.data.new_empty(tuple(variable.shape))
+        return kept
 
     def piece(self, part: int, batch: Any, piece: int, weight: float) -> Sequence[Array]:
         assert self._shape is not None, "trace() first"
@@ -221,6 +230,10 @@ class TorchEngine(AbstractEngine):
     def trace(self, batch: Any) -> StepShape:
         self._refuse_buffers()
         self._example = batch
+        if self.is_own_step:
+            self.know_optimizers([self.model.optimizer])
+            self._shape = self._look_at_own(batch)
+            return self._shape
         applied: list[Apply] = []
         self._run_without_effect(batch, applied.append)
         self.know_optimizers([apply.optimizer for apply in applied])
@@ -239,6 +252,32 @@ class TorchEngine(AbstractEngine):
                 if follow is None:
                     return self._train(batch), weighting.done, assigned
                 return follow.through(lambda: self._train(batch)), weighting.done, assigned
+
+    def _look_at_own(self, batch: Any) -> StepShape:
+        """Keras's own step: runs it once. Little is kept meanwhile, since the model may be as large as the memory."""
+        variables, weights = self.variables, self.variables.weights
+        places = {id(variable): i for i, variable in enumerate(weights)}
+        gradients: list[tuple[int, str]] = []
+
+        def take(apply: Apply) -> None:
+            given = zip(apply.variables, apply.gradients, strict=True)
+            gradients.extend((places[id(variable)], _dtype_of(g)) for variable, g in given if g is not None)
+
+        weighting, assigned = Weighting(1.0, self.loss_scale), Assigned()
+        with _Overlay(variables.states).shown(), torch.random.fork_rng():
+            self._begin_piece(0)
+            before = [keras_private.writes_to(variable.value) for variable in weights]
+            with self._cut(take, weighting, assigned):
+                logs = self._train(batch)
+            touched = [i for i, v in enumerate(weights) if keras_private.writes_to(v.value) != before[i]]
+        for variable in weights:
+            variable.value.grad = None
+        of_metrics = self.know_logs(assigned.metrics)
+        extras = [(name, np.shape(_to_numpy(value))) for name, value in logs.items() if name not in of_metrics]
+        metrics, averaged = list(range(len(variables.metrics))), self.train_logs.averaged()
+        part = PartShape(variables, gradients, touched, metrics, extras, weighting.done, averaged)
+        self._traced = _Traced([], False, touched, [], [])
+        return StepShape((part,), tuple(logs))
 
     def _look_at(self, batch: Any) -> StepShape:
         """Runs the step once more and follows what depends on what."""
@@ -289,7 +328,7 @@ class TorchEngine(AbstractEngine):
         self._traced = _Traced(
             [apply._replace(gradients=[]) for apply in applies], count > 1 or goes_on, touched, derived, prepared
         )
-        return StepShape(tuple(parts), tuple(logs))
+        return StepShape(tuple(parts), tuple(logs), tuple(derived))
 
     def _refuse_buffers(self) -> None:
         """A torch module's own buffers (its BatchNorm's statistics) are no Keras variables: who would combine them?"""

@@ -20,54 +20,56 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+
+import msgspec
 
 from shoal.clock import Deadline
 from shoal.cluster import stacks
 from shoal.cluster.clock_offset import ClockOffset
+from shoal.cluster.coordinator_link.beats import BeatMaker
+from shoal.cluster.coordinator_link.heard import HeardSoFar, why_lost
+from shoal.cluster.coordinator_link.last_words import failed
+from shoal.cluster.coordinator_link.outbox import Outbox
+from shoal.cluster.coordinator_link.reaching import PAUSE, CoordinatorWhereabouts, Reach, reach, reach_patiently
+from shoal.cluster.coordinator_link.service_feed import ServiceFeed, ServiceReader
 from shoal.cluster.evidence import resident_bytes
-from shoal.cluster.exits import ORPHANED, exit_code
+from shoal.cluster.exits import ORPHANED
 from shoal.cluster.identity import Identity
 from shoal.cluster.messages import (
-    FROM_COORDINATOR,
     POST_LIMIT,
     RESULT_LIMIT,
     TEXT_LIMIT,
     Admit,
     Beat,
     Candidate,
-    Candidates,
     Caught,
     ClockTold,
     Complaint,
+    CoordinatorEpoch,
     Decline,
     Done,
     Drain,
     End,
-    Failed,
     Finished,
     Join,
     Leave,
     Post,
     Ready,
-    RefusalReason,
-    Refuse,
-    SaveNow,
     ServiceMessage,
     SpansRecorded,
     StackRequest,
     StackTold,
+    StoryTold,
     ViewChange,
     WorkDone,
 )
 from shoal.cluster.view import Member, View
 from shoal.config import Deadlines
-from shoal.errors import CutOff, PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged, WireError
-from shoal.observe.chart import shown
-from shoal.observe.counters import WorkerFigures
+from shoal.errors import PeerClosed, PeerTimeout, RunEnded, UsageError, ViewChanged, WireError
 from shoal.observe.recorder import Recorder
-from shoal.observe.time_shares import TimeShares
-from shoal.wire.connection import Connection, connect
+from shoal.observe.story import StoryKind
+from shoal.wire.connection import Connection
 from shoal.wire.keys import RunKey
 from shoal.wire.messages import Message
 from shoal.wire.shortage import Shortage
@@ -75,30 +77,14 @@ from shoal.wire.wakeup import Wakeup
 
 GRACE = 5.0  # seconds from the end of the run until such a worker is ended
 _FLUSH = 2.0  # seconds that a worker's last words may take
-_REPEATED = 64  # messages that a new coordinator is told again
 _ASK_AGAIN = 1.0  # seconds that one attempt to reach it may take
-_PAUSE = 0.02
-_RATE_WINDOW = 10  # beats over which samples per second and shares of time are averaged
-
-
-class ServiceReader(Protocol):
-    """Who reads what the coordinator's service says. Called by the link's thread: it must not wait.
-
-    It may hold locks of its own when it calls the link, and take them when it is called: the link holds none then. One
-    that was replaced may still be told something that was on its way.
-    """
-
-    def read(self, content: bytes) -> None: ...
-
-    def take(self, view: View) -> None:
-        """There is a new view, or this one is the newest when the reader comes."""
-
-    def over(self, why: BaseException) -> None:
-        """The run is over for this member: the service says nothing more."""
 
 
 class CoordinatorLink:
-    """This member's place in the run, from `join` to `close`. All methods may be called from any thread."""
+    """This member's place in the run, from `join` to `close`. All methods may be called from any thread.
+
+    A process that is forked meanwhile lets go of it at once: no child keeps a dead worker's connection open.
+    """
 
     def __init__(
         self,
@@ -107,9 +93,10 @@ class CoordinatorLink:
         deadlines: Deadlines,
         recorder: Recorder | None = None,
         on_chief: Callable[[], None] = lambda: None,
-        reconnect: Callable[[Deadline], Connection] | None = None,
+        reconnect: Reach | None = None,
         upkeep: Callable[[], object] = lambda: None,
         clock_offset: ClockOffset | None = None,
+        has_moved: Callable[[], bool] = lambda: False,
     ) -> None:
         self.wakeup = Wakeup()
         self.member = member
@@ -118,35 +105,24 @@ class CoordinatorLink:
         self._reconnect = reconnect
         self._upkeep = upkeep
         self._clock_offset = clock_offset
-        self._patience = deadlines.connect
-        self._said: deque[Message] = deque(maxlen=_REPEATED)  # for a coordinator that has heard nothing yet
+        self._has_moved = has_moved
+        self._patience = deadlines.orphaned
         self._connection = connection
         self._beat_every = deadlines.silence / 10
-        self._history: deque[tuple[float, int, TimeShares, WorkerFigures]] = deque(maxlen=_RATE_WINDOW + 1)
+        self._beats = BeatMaker(self.recorder)
         self._joined: Join | None = None
-        self._outbox: deque[Message] = deque()
         self._poke = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._leaving = threading.Event()
-        self._changed = threading.Condition()  # guards what was heard
-        self._view: View | None = None
-        self._posts: dict[str, bytes] = {}
-        self._posted_before: tuple[str, ...] = ()
-        self._results: dict[int, bytes] = {}
-        self._candidates: tuple[Candidate, ...] = ()
-        self._drain: str | None = None
-        self.save_now = False  # somebody has asked for a checkpoint; whoever begins one takes it back
-        self._results_from = 0  # the first call whose result may still be asked for
-        self._reading = threading.Lock()  # guards what follows; the reader is called without it
-        self._untold: deque[bytes | View | BaseException] = deque()  # in order; without a reader, what the service says
-        self._is_telling = False  # a thread calls the reader: it will tell what others leave here, too
-        self._reader: ServiceReader | None = None
-        self._end: End | None = None
-        self._over: BaseException | None = None  # why this member no longer counts
+        self._changed = threading.Condition()  # guards the two that follow
+        self._outbox = Outbox()
+        self._heard = HeardSoFar()
+        self._service_feed = ServiceFeed(lambda: (self.view, self._heard.why_over()))
         self._unheard: deque[Message] = deque()  # received, in order
         self._spare: Wakeup | None = None  # for the next view
         self._shortage = Shortage(f"{member.id} can't hear the coordinator")
         self._thread = threading.Thread(target=self._attend, name="shoal-coordinator-link", daemon=True)
-        _coordinator_links.add(self)
+        # Python remembers this for good: no more than a weak reference.
+        os.register_at_fork(after_in_child=partial(_forget_in_child, weakref.ref(self)))
 
     @classmethod
     def join(
@@ -169,24 +145,32 @@ class CoordinatorLink:
         link's thread; it must not wait. `clock_offset` learns how far the coordinator's clock is ahead.
         """
 
-        def reach(deadline: Deadline) -> Connection:
-            connection = connect(find(deadline) if find else address, key, FROM_COORDINATOR, deadline)
-            connection.peer = "coordinator"
-            connection.give_up_after(deadlines.silence)
-            return connection
+        whereabouts = CoordinatorWhereabouts(address, find)
+
+        def connect(deadline: Deadline) -> Connection:
+            return reach(whereabouts.look(deadline), key, deadlines.silence, deadline)
 
         soon = Deadline.after(deadlines.connect)
-        connection = _patiently(reach, soon) if find else reach(soon)
+        connection = reach_patiently(connect, soon) if find else connect(soon)
         coordinator_link = cls(
-            connection, member, deadlines, recorder, on_chief, reach if find else None, upkeep, clock_offset
+            connection,
+            member,
+            deadlines,
+            recorder,
+            on_chief,
+            connect if find else None,
+            upkeep,
+            clock_offset,
+            whereabouts.have_changed,
         )
         coordinator_link._joined = Join(member, identity)
-        coordinator_link._outbox.append(coordinator_link._joined)
+        coordinator_link._outbox.add(coordinator_link._joined)
         coordinator_link._thread.start()
         # The coordinator gives up first and knows who did not come; this is for when it says nothing.
         deadline = Deadline.after(deadlines.start + deadlines.silence)
+        heard = coordinator_link._heard
         try:
-            coordinator_link._wait(lambda: coordinator_link._view is not None, deadline, "the first view did not come")
+            coordinator_link._wait(lambda: heard.newest is not None, deadline, "the first view did not come")
         except BaseException:
             coordinator_link.close()
             raise
@@ -206,23 +190,7 @@ class CoordinatorLink:
         `where`: the line of the script at which Shoal refused something. `of_all`: the workers have found it together,
         so the run is over.
         """
-        now = self.recorder.now
-        blames, late = _blamed(error)
-        self._send(
-            Failed(
-                step=now.step,
-                doing=now.activity,
-                kind=type(error).__name__,
-                error=str(error)[:TEXT_LIMIT],
-                traceback=traceback[-TEXT_LIMIT:],
-                blames=blames,
-                late=late,
-                code=exit_code(error),
-                of_all=of_all,
-                where=where,
-            ),
-            flush=True,
-        )
+        self._send(failed(error, traceback, self.recorder.now, where, of_all), flush=True)
 
     def ready(self, call: int) -> None:
         """Say that this worker, which came late, could take part in the script's `call`-th call."""
@@ -259,21 +227,19 @@ class CoordinatorLink:
 
     def read_with(self, reader: ServiceReader | None) -> None:
         """From now on this one reads what the service says, first what came before. None: nobody does again."""
-        with self._reading:
-            self._reader = reader
-            kept = [news for news in self._untold if isinstance(news, bytes)]
-            why = self._why_over()
-            begins_with = [] if reader is None else [self.view]
-            self._untold = deque([*begins_with, *kept, *([] if reader is None or why is None else [why])])
-        self._tell_all()
+        self._service_feed.read_with(reader)
 
     def record(self, frame: bytes) -> bool:
         """Have this written into the run's record. False if what was given before is still on its way."""
         with self._changed:
-            is_free = not any(isinstance(message, SpansRecorded) for message in tuple(self._outbox))
+            is_free = not self._outbox.has_spans
         if is_free:
             self._send(SpansRecorded(frame))
         return is_free
+
+    def happened(self, kind: StoryKind, text: str, step: int | None = None) -> None:
+        """Have this written into the run's story, which is on the coordinator's host."""
+        self._send(StoryTold(kind, text[:TEXT_LIMIT], step))
 
     def leave(self) -> None:
         """Give up the place in the view, between two steps. Returns when it is said."""
@@ -288,29 +254,35 @@ class CoordinatorLink:
     @property
     def view(self) -> View:
         """The newest view."""
-        if self._view is None:
-            raise UsageError("this member has not joined a run yet")
-        return self._view
+        return self._heard.view
 
     def posted_before(self) -> tuple[str, ...]:
         """The names under which something had been posted when this worker, which came late, was let in. Told once."""
         with self._changed:
-            names, self._posted_before = self._posted_before, ()
-        return names
+            return self._heard.posted_before()
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """Who could be let in, as last heard."""
-        return self._candidates
+        return self._heard.candidates
 
     @property
     def drain(self) -> str | None:
         """Why this worker should leave after its step, if it should."""
-        return self._drain
+        return self._heard.drain
 
     @drain.setter
     def drain(self, why: str) -> None:
-        self._drain = why
+        self._heard.drain = why
+
+    @property
+    def save_now(self) -> bool:
+        """Whether somebody has asked for a checkpoint; whoever begins one takes it back."""
+        return self._heard.save_now
+
+    @save_now.setter
+    def save_now(self, asked: bool) -> None:
+        self._heard.save_now = asked
 
     def stand(self) -> tuple[View, Wakeup]:
         """The newest view and its wakeup."""
@@ -319,13 +291,12 @@ class CoordinatorLink:
 
     def result(self, call: int) -> bytes | None:
         """What a call returned, or that it raised, if this member was told."""
-        return self._results.get(call)
+        return self._heard.results.get(call)
 
     def forget_results(self, before: int) -> None:
         """Nobody asks any more for what calls before this one returned."""
         with self._changed:
-            self._results_from = max(before, self._results_from)
-            self._results = {call: result for call, result in self._results.items() if call >= self._results_from}
+            self._heard.forget_results(before)
 
     def wait_view(self, after: int, deadline: Deadline, otherwise: str) -> View:
         """A view with a higher number. PeerTimeout if none comes, RunEnded if the run ends."""
@@ -334,27 +305,25 @@ class CoordinatorLink:
 
     def wait_change(self, after: int, candidates: tuple[Candidate, ...], seconds: float) -> None:
         """Until there is a newer view, other candidates, or the time is up. RunEnded if the run ends."""
+        heard = self._heard
         with self._changed:
             self._changed.wait_for(
-                lambda: self.view.number > after or self._candidates != candidates or self._over is not None, seconds
+                lambda: heard.view.number > after or heard.candidates != candidates or heard.over is not None, seconds
             )
-        if self._over is not None:
-            raise self._over
+        if heard.over is not None:
+            raise heard.over
 
     def wait_result_or_view(self, call: int, after: int) -> bytes | None:
         """What a call returned that is over for the others; None once there is a newer view than `after`.
 
         Has no deadline of its own: a fit may take days, and the coordinator watches the others.
         """
+        heard = self._heard
         with self._changed:
-            self._changed.wait_for(
-                lambda: call in self._results or self.view.number > after or self._end is not None or self._over
-            )
-        if self._over is not None:
-            raise self._over
-        if self._end is not None:
-            raise RunEnded(self._end.reason)
-        return self._results.get(call)
+            self._changed.wait_for(lambda: call in heard.results or heard.view.number > after or heard.is_over)
+        if (why := heard.why_over()) is not None:
+            raise why
+        return heard.results.get(call)
 
     def wait_post(
         self, names: tuple[str, ...], deadline: Deadline, while_view: int | None = None, call: int | None = None
@@ -364,33 +333,33 @@ class CoordinatorLink:
         None once there is a newer view than `while_view`, or this call of the script is over for the others.
         PeerTimeout if nobody posts it, RunEnded if the run ends.
         """
+        posts = self._heard.posts
 
         def posted() -> bool:
-            return any(name in self._posts for name in names)
+            return any(name in posts for name in names)
 
         def in_vain() -> bool:
             is_newer = while_view is not None and self.view.number > while_view
             return is_newer or (call is not None and self.view.call > call)
 
         self._wait(lambda: posted() or in_vain(), deadline, f"nobody posted {', '.join(names)}")
-        return next(((name, self._posts[name]) for name in names if name in self._posts), None)
+        return next(((name, posts[name]) for name in names if name in posts), None)
 
     def wait_end(self, after: int | None = None) -> bool:
         """True when every worker is done; False once there is a newer view than `after`; RunEnded if the run ends.
 
         Has no deadline of its own: the others may train for days, and the coordinator watches them.
         """
+        heard = self._heard
         with self._changed:
             self._changed.wait_for(
                 lambda: (
-                    self._end is not None
-                    or self._over is not None
-                    or (after is not None and self._view is not None and self._view.number > after)
+                    heard.is_over or (after is not None and heard.newest is not None and heard.newest.number > after)
                 )
             )
-        if self._over is not None:
-            raise self._over
-        return self._end is not None
+        if heard.over is not None:
+            raise heard.over
+        return heard.end is not None
 
     def close(self) -> None:
         """Let go of the coordinator. Calling it again does nothing."""
@@ -415,8 +384,8 @@ class CoordinatorLink:
                 if not self._find_again():
                     self._lose(RunEnded(f"the coordinator is gone: {error}"))
                     break
-        if self._over is not None and not self._leaving.wait(GRACE):
-            print(f"shoal: {self.member.id} is ended: {self._over}", file=sys.stderr, flush=True)
+        if self._heard.over is not None and not self._leaving.wait(GRACE):
+            print(f"shoal: {self.member.id} is ended: {self._heard.over}", file=sys.stderr, flush=True)
             os._exit(ORPHANED)
 
     def _find_again(self) -> bool:
@@ -429,12 +398,12 @@ class CoordinatorLink:
                 connection = self._reconnect(Deadline.after(min(_ASK_AGAIN, deadline.left())))
             except (WireError, OSError) as error:
                 self._shortage.tell(error)
-                self._leaving.wait(_PAUSE)
+                self._leaving.wait(PAUSE)
                 continue
             self._connection.close()
             self._connection = connection
             with self._changed:
-                self._outbox.extendleft(reversed([self._joined, *self._said]))
+                self._outbox.begin_again(msgspec.structs.replace(self._joined, epoch=self._heard.epoch))
             return True
         return False
 
@@ -443,7 +412,7 @@ class CoordinatorLink:
         poll.register(self._connection, select.POLLIN)
         poll.register(self._poke, select.POLLIN)
         next_beat = time.monotonic() + self._beat_every
-        while self._end is None and self._over is None:
+        while not self._heard.is_over:
             self._empty_outbox()
             if self._leaving.is_set():
                 return
@@ -451,16 +420,30 @@ class CoordinatorLink:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._poke)
             if time.monotonic() >= next_beat:
-                self._outbox.append(self._beat())
+                self._outbox.add(self._beat())
                 try:
                     self._upkeep()
                 except OSError as error:  # it can be left out for once
                     self._shortage.tell(error)
                 next_beat = time.monotonic() + self._beat_every
+                if self._has_moved():  # the old one's host may be gone without a word
+                    raise PeerClosed("coordinator", "another coordinator was elected")
             while (message := self._connection.try_receive()) is not None:
                 self._unheard.append(message)
                 self._hear_all()
             self._hear_all()
+
+    def _empty_outbox(self) -> None:
+        while (message := self._outbox.first()) is not None:
+            self._connection.send(message, deadline=Deadline.after(_FLUSH))
+            with self._changed:
+                self._outbox.sent()
+                self._changed.notify_all()
+
+    def _beat(self) -> Beat:
+        now, memory = time.monotonic(), resident_bytes()
+        asks = self._clock_offset.ask(time.monotonic()) if self._clock_offset is not None else None
+        return self._beats.make(now, memory, asks)
 
     def _hear_all(self) -> None:
         """In their order. A view for which there is no wakeup waits, with all that came after it, for the next beat."""
@@ -468,7 +451,7 @@ class CoordinatorLink:
             self._hear(self._unheard.popleft())
 
     def _can_hear(self, message: Message) -> bool:
-        return self._view is None or not isinstance(message, ViewChange) or self._has_spare()
+        return self._heard.newest is None or not isinstance(message, ViewChange) or self._has_spare()
 
     def _has_spare(self) -> bool:
         if self._spare is None:
@@ -478,40 +461,22 @@ class CoordinatorLink:
                 self._shortage.tell(error)
         return self._spare is not None
 
-    def _empty_outbox(self) -> None:
-        while self._outbox:
-            message = self._outbox[0]
-            self._connection.send(message, deadline=Deadline.after(_FLUSH))
-            with self._changed:
-                self._outbox.popleft()
-                if not isinstance(message, Beat | Join | SpansRecorded | StackTold) and message not in self._said:
-                    self._said.append(message)
-                self._changed.notify_all()
-
     def _hear(self, message: Message) -> None:
         if isinstance(message, ViewChange) and message.view.chief.id == self.member.id:
             self._on_chief()  # before anybody can see the view
+        if isinstance(message, CoordinatorEpoch) and message.epoch < self._heard.epoch:
+            raise PeerClosed("coordinator", "it was elected in an earlier epoch than the one before it")
         with self._changed:
-            match message:
-                case ViewChange(view):
-                    self._take_view(view)
-                case Candidates(who):
-                    self._candidates = who
-                case Finished(call, result) if call >= self._results_from:
-                    self._results[call] = result
-                case Drain(why):
-                    self._drain = why
-                case SaveNow():
-                    self.save_now = True
-                case Post(name, value):
-                    self._posts[name] = value
-                case End(ok=True):
-                    self._end = message
-                case _:
-                    pass
+            if isinstance(message, ViewChange):
+                self._take_view(message.view)
+            else:
+                self._heard.take(message)
             self._changed.notify_all()
-        self._tell_reader(message)
         match message:
+            case ServiceMessage(content):
+                self._service_feed.leave(content)
+            case ViewChange():
+                self._service_feed.leave(self.view)
             case ClockTold(asked, told, machine) if self._clock_offset is not None:
                 self._clock_offset.hear(asked, told, machine, time.monotonic())
             case Drain(why) if not self.view.has(self.member.id):
@@ -519,168 +484,61 @@ class CoordinatorLink:
                 self._lose(RunEnded(f"it has left the run: {why}"))
             case End(ok=True):
                 self.wakeup.set(RunEnded(message.reason))
-                self._leave_for_reader(RunEnded(message.reason))
-            case End(ok=False):
-                self._lose(RunEnded(message.reason))
+                self._service_feed.leave(RunEnded(message.reason))
             case StackRequest():
                 self._send(StackTold(stacks.of_this_process()[:TEXT_LIMIT]))
-            case Refuse(RefusalReason.OVER, text):
-                self._lose(RunEnded(text))
-            case Refuse(RefusalReason.OUTSIDE, text):
-                self._lose(CutOff(f"the run went on without this worker: {text}"))
-            case Refuse(reason, text):
-                self._lose(Refused(reason.value, text))
-            case _:
-                pass
-
-    def _tell_reader(self, message: Message) -> None:
-        match message:
-            case ServiceMessage(content):
-                self._leave_for_reader(content)
-            case ViewChange():
-                self._leave_for_reader(self.view)
-
-    def _leave_for_reader(self, news: bytes | View | BaseException) -> None:
-        with self._reading:
-            if self._reader is not None or isinstance(news, bytes):
-                self._untold.append(news)
-        self._tell_all()
-
-    def _tell_all(self) -> None:
-        """What is left for the reader, in order: one thread at a time, which holds no lock meanwhile."""
-        while (told := self._next_untold()) is not None:
-            reader, news = told
-            try:
-                match news:
-                    case bytes():
-                        reader.read(news)
-                    case View():
-                        reader.take(news)
-                    case _:
-                        reader.over(news)
-            finally:
-                with self._reading:
-                    self._is_telling = False
-
-    def _next_untold(self) -> tuple[ServiceReader, bytes | View | BaseException] | None:
-        with self._reading:
-            if self._is_telling or self._reader is None or not self._untold:
-                return None
-            self._is_telling = True
-            return self._reader, self._untold.popleft()
+            case _ if (why_over := why_lost(message)) is not None:
+                self._lose(why_over)
 
     def _take_view(self, view: View) -> None:
-        if self._view is not None and view.number <= self._view.number:
-            return  # told again, by a coordinator that has just come
-        if self._view is not None:
-            if view.has(self.member.id) and not self._view.has(self.member.id):
-                self._posted_before = tuple(self._posts)
+        if not self._heard.is_newer(view):
+            return
+        if self._heard.newest is not None:
             self.wakeup.set(ViewChanged(view.number))
             assert self._spare is not None, "looked for before"
             self.wakeup, self._spare = self._spare, None
-        self._view = view
+        self._heard.take_view(view, self.member.id)
 
     def _lose(self, why: BaseException) -> None:
         """The run is over for this member: wake whoever waits. What was heard first explains what follows."""
         with self._changed:
-            if self._end is not None or self._over is not None:
+            if self._heard.is_over:
                 return
-            self._over = why
+            self._heard.over = why
             self._changed.notify_all()
         self.wakeup.set(why)
-        self._leave_for_reader(why)
-
-    def _why_over(self) -> BaseException | None:
-        """Why nothing more is heard of the coordinator's service."""
-        return self._over or (RunEnded(self._end.reason) if self._end is not None else None)
-
-    def _beat(self) -> Beat:
-        step, activity, exchanging, since = self.recorder.now
-        now, trained = time.monotonic(), self.recorder.samples
-        spent, counted = self.recorder.shares(), self.recorder.counters.figures()
-        self._history.append((now, trained, spent, counted))
-        began, samples, before, counted_before = self._history[0]
-        rate = (trained - samples) / (now - began) if now > began else 0.0
-        lately, memory = spent.since(before), resident_bytes()
-        asks = self._clock_offset.ask(time.monotonic()) if self._clock_offset is not None else None
-        return Beat(
-            step,
-            activity,
-            now - since,
-            rate,
-            exchanging,
-            self.recorder.pieces,
-            lately,
-            memory,
-            asks,
-            shown(self.recorder.logs),
-            counted.since(counted_before),
-        )
+        self._service_feed.leave(why)
 
     # Between the two --------------------------------------------------------------------------------
 
     def _send(self, message: Message, flush: bool = False) -> None:
         with self._changed:
-            if self._leaving.is_set() or self._over is not None or self._end is not None:
+            if self._leaving.is_set() or self._heard.is_over:
                 return
-            self._outbox.append(message)
+            self._outbox.add(message)
             os.eventfd_write(self._poke, 1)
             if flush:
                 # After the end the thread sends nothing any more: who finishes at that moment must not wait for it.
-                self._changed.wait_for(
-                    lambda: not self._outbox or self._over is not None or self._end is not None, _FLUSH
-                )
+                self._changed.wait_for(lambda: self._outbox.is_empty or self._heard.is_over, _FLUSH)
 
     def _wait(self, heard: Callable[[], bool], deadline: Deadline, otherwise: str) -> None:
         """Wait until it was heard, or this member no longer counts."""
         begun = deadline.clock.now()
         with self._changed:
-            self._changed.wait_for(lambda: heard() or self._over is not None or self._end is not None, deadline.left())
+            self._changed.wait_for(lambda: heard() or self._heard.is_over, deadline.left())
             if heard():
                 return
-        if self._over is not None:
-            raise self._over
-        if self._end is not None:
-            raise RunEnded(self._end.reason)
+        if (why := self._heard.why_over()) is not None:
+            raise why
         waited = deadline.clock.now() - begun
         raise PeerTimeout(("coordinator",), f"{otherwise} within {waited:.1f} s")
 
-    def _forget(self) -> None:
-        """In a forked child: let go, or the child would keep a dead worker's connection open."""
+    def _let_go(self) -> None:
+        """In a forked child: or the child would keep a dead worker's connection open."""
         self._leaving.set()
         self._connection.close()
 
 
-_coordinator_links: weakref.WeakSet[CoordinatorLink] = weakref.WeakSet()
-
-
-def _forget_coordinator_links() -> None:
-    for coordinator_link in list(_coordinator_links):
-        coordinator_link._forget()
-
-
-os.register_at_fork(after_in_child=_forget_coordinator_links)
-
-
-def _patiently(reach: Callable[[Deadline], Connection], deadline: Deadline) -> Connection:
-    """For one who comes when the coordinator has just died: another is started in its place."""
-    launcher = os.getppid()
-    while True:
-        try:
-            return reach(deadline)
-        except PeerClosed:
-            if deadline.passed() or os.getppid() != launcher:
-                raise
-            time.sleep(_PAUSE)
-
-
-def _blamed(error: BaseException) -> tuple[tuple[str, ...], bool]:
-    """Whose absence the error, or what caused it, speaks of; and whether they did not come within the deadline."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, PeerClosed):
-            return (cause.peer,), False
-        if isinstance(cause, PeerTimeout):
-            return cause.missing, True
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return (), False
+def _forget_in_child(reference: weakref.ref[CoordinatorLink]) -> None:
+    if (coordinator_link := reference()) is not None:
+        coordinator_link._let_go()

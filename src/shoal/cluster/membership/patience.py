@@ -6,11 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from shoal.cluster.membership.roster import Roster
 from shoal.cluster.messages import Beat
 from shoal.cluster.trouble import Whereabouts, listed
+from shoal.cluster.view import View
+from shoal.config import Deadlines
 from shoal.observe.phases import Phase
 
 WORTH_A_WORD = 0.1  # of a wait's deadline
+_FRESH = 0.3  # of the time after which silence is a loss: so long what a member said last is taken for what it does
 _SHOWN = 2  # stacks, where all are stuck: they are likely to be alike
 
 
@@ -21,6 +25,22 @@ class Wait(NamedTuple):
     remark: float  # after so many it is worth a word
     text: str
     late: tuple[str, ...] = ()  # members that would be there if they could
+
+
+def going_on(view: View, roster: Roster, deadlines: Deadlines, now: float) -> Wait | None:
+    """The wait that is going on among the members of this view, for the user to know."""
+    members = {id: state for id, state in roster.of_view(view).items() if not state.done}
+    # One that was stopped in an exchange may have said so last. It does not wait: it is waited for.
+    fresh = _FRESH * deadlines.silence
+    waiting = {id: state.beat for id, state in members.items() if state.waits and now - state.heard < fresh}
+    late = {id: state.whereabouts(now) for id, state in members.items() if id not in waiting}
+    remark, chief = deadlines.remark, view.chief.id
+    if (exchange := for_exchange(waiting, late, deadlines.stall, remark)) is not None:
+        return exchange
+    if waiting or chief not in members:
+        return None
+    beats = {id: state.beat for id, state in members.items()}
+    return for_chief(beats, chief, late[chief], remark) or for_nobody(beats, late, remark)
 
 
 def for_joining(missing: Sequence[str], seconds: float, deadline: float) -> Wait | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shoal.cluster.member_state import MemberState
+from shoal.cluster.membership.member_state import MemberState
 from shoal.cluster.messages import (
     Answer,
     Beat,
@@ -68,7 +68,7 @@ def decide(request: AnyRequest, run: RunAsked) -> Granted:
         return Granted(Answer(False, "the run has not begun yet", again=True), run.most)
     match request:
         case PlaceRequest():
-            return _place(run)
+            return _place(run, request.own)
         case DrainRequest(id):
             return _drain(id, run)
         case ScaleRequest(workers):
@@ -83,10 +83,11 @@ def _is_awaited(id: str, run: RunAsked) -> bool:
     return state is not None and number_of(id) < run.config.workers and state.member is None and state.counts
 
 
-def _place(run: RunAsked) -> Granted:
+def _place(run: RunAsked, own: bool) -> Granted:
     if run.config.least is None:
         return _refuse(run, "this run takes nobody in: it was started without --key-file, or with --fail-fast")
-    id = f"worker-{max(GUESTS, 1 + max(number_of(id) for id in run.members))}"
+    numbers = [number_of(id) for id in run.members if not own or number_of(id) < GUESTS]
+    id = f"worker-{max(0 if own else GUESTS, 1 + max(numbers))}"
     return Granted(JoinerPlace(id, run.config), run.most, newcomer=id)
 
 
@@ -150,6 +151,7 @@ def status(
         mesh=config.mesh or "",
         losses=losses,
         ended=RunOutcome(end.ok, end.reason) if end is not None else None,
+        wanted=run.most,
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shoal.cluster.member_state import MemberState
-from shoal.cluster.messages import Candidate, Join, RefusalReason, Refuse
-from shoal.cluster.requests import GUESTS
+from shoal.cluster.membership.member_state import MemberState
+from shoal.cluster.membership.requests import GUESTS
+from shoal.cluster.messages import Candidate, Candidates, Join, RefusalReason, Refuse
 from shoal.cluster.trouble import Absent
 from shoal.cluster.view import View, number_of
 
@@ -34,8 +34,24 @@ def objection(
 
 def candidates(members: Mapping[str, MemberState], view: View, most: int) -> tuple[Candidate, ...]:
     """Whom the members of this view could let in, of a run that wants so many workers."""
+    ready = tuple(
+        Candidate(id, state.ready) for id, state in members.items() if state.ready is not None and state.counts
+    )
+    if not ready:
+        return ()
     # Guests come on top of the workers that were asked for.
     guests = sum(number_of(id) >= GUESTS and state.counts for id, state in members.items() if state.member)
     free = max(0, most + guests - len(view.workers))
-    ready = ((id, state.ready) for id, state in members.items() if state.counts)
-    return tuple(Candidate(id, call) for id, call in ready if call is not None)[:free]
+    return ready[:free]
+
+
+class Offers:
+    """Whom the members could let in, as they were last told."""
+
+    def __init__(self) -> None:
+        self.made: tuple[Candidate, ...] = ()
+
+    def renew(self, members: Mapping[str, MemberState], view: View, most: int) -> Candidates | None:
+        """What to tell them, if that has changed."""
+        before, self.made = self.made, candidates(members, view, most)
+        return Candidates(self.made) if self.made != before else None

@@ -1,48 +1,38 @@
-"""One process's part in a run: the order of calls and nothing else.
-
-start: listen for peers → join the run → (when the script first trains) form the group → close.
-"""
+"""One process's part in a run: the order of calls and nothing else."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import platform
-import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from shoal import files, hook
+from shoal import hook
 from shoal.checkpoint.resumed import look_into
-from shoal.clock import Deadline
-from shoal.cluster import coordinator_address, folders
 from shoal.cluster.announcements import Announcements
 from shoal.cluster.asking import ask
-from shoal.cluster.clock_offset import ClockOffset
 from shoal.cluster.coordinator_link import CoordinatorLink
-from shoal.cluster.evidence import this_machine, this_place
 from shoal.cluster.figures import GlobalFigures, figures
-from shoal.cluster.identity import Identity
-from shoal.cluster.member_record import record_keeper
 from shoal.cluster.messages import StatusReply, StatusRequest, WorkDone
 from shoal.cluster.snapshot_files import SnapshotFiles
-from shoal.cluster.view import Member, Nearby, View, role_of
+from shoal.cluster.view import View, role_of
 from shoal.codecs.codec import AbstractCodec
 from shoal.collectives.group import AbstractGroup, Alone, WorkerGroup, form
-from shoal.config import CHECK_EVERY, RunConfig, Saving, Servers
-from shoal.errors import RunEnded, ViewChanged
+from shoal.config import Deadlines, RunConfig, Saving, Servers
+from shoal.errors import RunEnded
 from shoal.files import Chief, Files
 from shoal.hook.patching.script_line import at_script_line
 from shoal.hook.profiling import StepProfile
 from shoal.observe.counters import Counters
 from shoal.observe.phases import Phase
-from shoal.observe.profiled_steps import PROFILES, ProfiledSteps
 from shoal.observe.record_keeper import RecordKeeper
-from shoal.observe.recorder import RING, Moment, Recorder, Waited
+from shoal.observe.recorder import Recorder, Waited
 from shoal.observe.story import Story, StoryKind
+from shoal.planning.pace import StepPace
+from shoal.session.chief_watch import ChiefWatch
+from shoal.session.user_lines import UserLines
 from shoal.store.client import Client
 from shoal.store.decisions.saves import ShardWriter
 from shoal.store.decisions.worker_state import Weights
@@ -52,15 +42,12 @@ from shoal.store.values.tensors import AnyShapes, Tensors
 from shoal.training.calls import Calls
 from shoal.training.memory import Memory
 from shoal.training.run import Value
-from shoal.wire import addresses
-from shoal.wire.certificates import RunCertificate
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
-from shoal.wire.status_page import StatusPage
-from shoal.wire.status_page import read as read_status_page
 from shoal.wire.wakeup import Wakeup
 
-_MOST_TOLD = 100  # lines that a run says of its own accord
+# Of a plain `python script.py`, which nobody has started with `shoal run`.
+ALONE = RunConfig("", 1, 1, "jax", "", transport="tcp", deadlines=Deadlines(stall=0.0))
 
 
 class Session:
@@ -69,7 +56,7 @@ class Session:
     def __init__(
         self,
         me: str = "worker-0",
-        config: RunConfig | None = None,
+        config: RunConfig = ALONE,
         coordinator_link: CoordinatorLink | None = None,
         listener: Listener | None = None,
         key: RunKey | None = None,
@@ -79,8 +66,14 @@ class Session:
         nearby: Listener | None = None,
         record_keeper: RecordKeeper | None = None,
         profile: StepProfile | None = None,
+        planner: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Workers of the same host come to `nearby`, where there is one, and all others to `listener`."""
+        """Workers of the same host come to `nearby`, where there is one, and all others to `listener`.
+
+        `planner`: gets what was measured when the script would train, and does not return.
+        """
+        self._planner = planner
+        self._pace: StepPace | None = None
         self._me = me
         self._nearby = nearby
         self._record_keeper = record_keeper
@@ -95,17 +88,14 @@ class Session:
         self._on_training = on_training
         self._worker_group: WorkerGroup | None = None
         self.recorder = coordinator_link.recorder if coordinator_link is not None else Recorder(ring=0)
-        resumed = look_into(Path(config.resume)) if config is not None and config.resume is not None else None
-        patience = config.deadlines.stall if config is not None else 0.0
-        on_call = files.come if files is not None else lambda: None
         self.calls = Calls(
             coordinator_link,
-            resumed,
+            look_into(Path(config.resume)) if config.resume is not None else None,
             lambda: self.worker_group.is_late,
             self.record,
             lambda: self.takes_part,
-            patience,
-            on_call,
+            config.deadlines.stall,
+            files.come if files is not None else lambda: None,
         )
         self.memory = Memory()
         self.trained = 0
@@ -113,13 +103,12 @@ class Session:
         self.at_good_end: Callable[[], None] | None = None  # what the chief does when all have finished
         # A script that never asks for its rank can't mean other data or other files on one worker than on the others.
         self.rank_was_asked = False
-        self._told: set[str] = set()
-        self._story = Story(Path(config.logs)) if config is not None and config.logs else None
-        self._announcements = (
-            Announcements(coordinator_link, config.deadlines, self._attend)
-            if coordinator_link is not None and config is not None
-            else None
-        )
+        story = Story(Path(config.logs)) if config.logs else None
+        self._user_lines = UserLines(story, me, coordinator_link.happened if coordinator_link is not None else None)
+        self._chief_watch, self._announcements = None, None
+        if coordinator_link is not None:
+            self._chief_watch = ChiefWatch(coordinator_link, folder, self._attend)
+            self._announcements = Announcements(coordinator_link, config.deadlines, self._attend)
 
     @property
     def rank(self) -> int:
@@ -136,12 +125,12 @@ class Session:
     @property
     def workers(self) -> int:
         """How many the run was started with."""
-        return self._config.workers if self._config is not None else 1
+        return self._config.workers
 
     @property
     def backend(self) -> str | None:
         """The one that the run was started for; None without `shoal run`."""
-        return self._config.backend if self._config is not None else None
+        return self._config.backend if self.coordinator_link is not None or self.only_plans else None
 
     @property
     def is_chief(self) -> bool:
@@ -149,47 +138,44 @@ class Session:
 
     @property
     def is_single(self) -> bool:
-        return self._config is None or self._config.is_single
+        return self._config.is_single
 
     @property
     def is_plain(self) -> bool:
         """One worker, now and later, and nothing to write or to go on from: Keras does it all."""
-        return self._config is None or self._config.is_plain
+        return self._config.is_plain
 
     @property
     def pieces(self) -> int | None:
         """What the command line said."""
-        return self._config.pieces if self._config is not None else None
+        return self._config.pieces
 
     @property
     def compress(self) -> str | None:
         """The codec of gradients that the command line named."""
-        return self._config.compress if self._config is not None else None
+        return self._config.compress
 
     @property
     def mesh(self) -> str | None:
         """How each worker uses its devices, if they are several."""
-        return self._config.mesh if self._config is not None else None
+        return self._config.mesh
 
     @property
     def check_every(self) -> int:
         """Steps between two comparisons of the workers' weights."""
-        return self._config.check_every if self._config is not None else CHECK_EVERY
+        return self._config.check_every
 
     @property
     def worker_group(self) -> WorkerGroup:
         """All workers of the run. They connect when they first do something together."""
         if self._worker_group is None:
-            patience = self._config.deadlines.stall if self._config is not None else 0.0
-            lasting = self._config is not None and self._config.least is not None
-            shm = self._config is not None and self._config.is_on_one_host
             self._worker_group = WorkerGroup(
                 self._me,
                 self.coordinator_link,
                 self._form,
-                patience,
-                lasting,
-                shm,
+                self._config.deadlines.stall,
+                self._config.least is not None,
+                self._config.is_on_one_host,
                 partial(self.record, Phase.WAITING),
                 self.calls.take,
             )
@@ -204,17 +190,42 @@ class Session:
 
     @property
     def servers(self) -> Servers | None:
-        return self._config.servers if self._config is not None else None
+        return self._config.servers
 
     @property
     def stages(self) -> int | None:
         """What the command line said, with strategy pipeline."""
-        return self._config.stages if self._config is not None else None
+        return self._config.stages
+
+    @property
+    def sliced(self) -> bool:
+        return self._config.sliced
+
+    @property
+    def memory_limit(self) -> int | None:
+        """What the command line said."""
+        return self._config.memory
+
+    @property
+    def only_plans(self) -> bool:
+        return self._planner is not None
+
+    def hand_over(self, facts: bytes) -> None:
+        assert self._planner is not None
+        self._planner(facts)
+
+    def expect(self, seconds: float) -> None:
+        self._pace = StepPace(seconds)
+
+    @property
+    def every(self) -> int | None:
+        """What the command line said, with strategy local."""
+        return self._config.every
 
     @property
     def strategy(self) -> str:
         """What the command line said."""
-        return self._config.strategy if self._config is not None else "allreduce"
+        return self._config.strategy
 
     @property
     def is_server(self) -> bool:
@@ -225,10 +236,10 @@ class Session:
     ) -> Client:
         assert self.coordinator_link is not None
         assert self._key is not None
-        assert self._config is not None
         patience = self._config.deadlines.stall
         link, traffic = self.coordinator_link, self.counters.traffic
-        return Client(self._me, call, link, self._key, shapes, initial, ahead, codec, patience, traffic)
+        observed = self.counters.staleness
+        return Client(self._me, call, link, self._key, shapes, initial, ahead, codec, patience, traffic, observed)
 
     def server(
         self,
@@ -296,7 +307,7 @@ class Session:
 
     @property
     def saving(self) -> Saving | None:
-        return self._config.saving if self._config is not None else None
+        return self._config.saving
 
     @property
     def save_now(self) -> bool:
@@ -337,6 +348,8 @@ class Session:
             self._on_training()
             self._on_training = None
         self.recorder.count(samples, pieces)
+        if self._pace is not None and (text := self._pace.step(time.perf_counter())):
+            self.happened(StoryKind.PLAN, text, self.trained)
 
     def show(self, logs: Mapping[str, object]) -> None:
         """The logs of a step or an epoch, as the callbacks get them."""
@@ -358,16 +371,14 @@ class Session:
         return at_script_line()
 
     def happened(self, kind: StoryKind, text: str, step: int | None = None) -> None:
-        """For the run's story, from the chief; not on another host than the launcher's."""
-        if self._story is not None and self.is_chief:
-            self._story.write(kind, text, self._me, step)
+        """For the run's story, from the chief. On another host than the launcher's it is sent there."""
+        if self.is_chief:
+            self._user_lines.happened(kind, text, step)
 
     def tell(self, text: str, below_bar: bool = False) -> None:
         """One line for the user: from the chief, and once, however often a script trains."""
-        if self.is_chief and text not in self._told and len(self._told) < _MOST_TOLD:
-            self._told.add(text)
-            start = "\nshoal" if below_bar else "shoal"
-            print(f"{start}: {text}", file=sys.stderr, flush=True)
+        if self.is_chief:
+            self._user_lines.tell(text, below_bar)
 
     def announce(self, what: str, path: str, failure: bytes = b"") -> None:
         """Tells the other workers that the chief has written a file they may wait for, or why it failed."""
@@ -404,28 +415,13 @@ class Session:
         return self.calls.going_on is not None
 
     def chief(self) -> Chief:
-        assert self.coordinator_link is not None
-        chief = self.coordinator_link.view.chief
-        return Chief(chief.id, chief.pid, is_here=chief.machine == self.coordinator_link.member.machine)
+        assert self._chief_watch is not None
+        return self._chief_watch.chief()
 
     def pause(self, seconds: float) -> None:
         """Sleeps; less if the run changes. Raises if it is over."""
-        assert self.coordinator_link is not None
-        if self._chief_is_in_a_call():
-            self._attend()
-        view, wakeup = self.coordinator_link.stand()
-        with contextlib.suppress(ViewChanged):
-            wakeup.check()
-        self.coordinator_link.wait_change(view.number, self.coordinator_link.candidates, seconds)
-
-    def _chief_is_in_a_call(self) -> bool:
-        """Where it may need this worker. In the script's own lines it does not, and may take as long as it likes."""
-        said = (
-            read_status_page(self._folder / f"{self.chief().id}{folders.STATUS_PAGE}")
-            if self._folder is not None
-            else None
-        )
-        return said is not None and not said[1].phase.is_scripts
+        assert self._chief_watch is not None
+        self._chief_watch.pause(seconds)
 
     def _attend(self) -> None:
         """This worker waits, and others may need it: only where it is the script's thread that waits, not another."""
@@ -465,11 +461,11 @@ class Session:
 
     def _close_record(self, is_over: bool = True) -> None:
         """On another host, while the coordinator still listens."""
-        if self._record_keeper is not None and (is_over or (self._config is not None and not self._config.logs)):
+        if self._record_keeper is not None and (is_over or not self._config.logs):
             self._record_keeper.close()
 
     def _form(self, view: View, wakeup: Wakeup) -> AbstractGroup:
-        if self.coordinator_link is None or self._config is None or self._listener is None or self._key is None:
+        if self.coordinator_link is None or self._listener is None or self._key is None:
             return Alone(self._me)
         return form(
             view,
@@ -490,102 +486,3 @@ class Session:
         self.recorder.exchange(waiting)
         if self.files is not None:
             self.files.meet(waiting)
-
-
-_current: Session | None = None
-
-
-def start(
-    config: RunConfig,
-    key: RunKey,
-    member_id: str,
-    folder: Path,
-    on_chief: Callable[[], None] = lambda: None,
-    on_training: Callable[[], None] = lambda: None,
-) -> Session:
-    """Joins the run; returns when all members have joined. The script's models train in it from now on.
-
-    `on_chief` is called when this worker becomes the chief, `on_training` after its first step, or at once if it
-    comes late.
-    """
-    role = role_of(member_id)
-    own_host = f"unix:{folder / member_id}.sock"
-    address = own_host if config.is_on_one_host else addresses.any_port(config.host)
-    certificate = RunCertificate.new() if addresses.needs_certificate(address) else None
-    listener = Listener(address, key, certificate=certificate)
-    # Beside the one for other hosts. Servers share no memory with anybody there.
-    both = config.transport == "auto" and not config.is_on_one_host and role == "worker"
-    nearby = Listener(own_host, key) if both else None
-    coordinator = coordinator_address.find(folder, Deadline.after(config.deadlines.start))
-    find = partial(coordinator_address.find, folder) if config.least is not None else None
-    near = Nearby(this_place(), own_host) if config.transport == "auto" else None
-    member = Member(member_id, role, os.getpid(), platform.node(), this_machine(), listener.address, near)
-    page = StatusPage(folder / f"{member_id}{folders.STATUS_PAGE}")
-    profile = _profile(config, member_id)
-    hears = page.write if profile is None else partial(_hear, page, profile)
-    recorder = Recorder(hears, RING if config.record else 0)
-    identity = Identity.of_this_process(config)
-    shared = _files(config, member_id, folder)
-
-    def become_chief() -> None:
-        on_chief()
-        if shared is not None:
-            shared.become_chief()
-
-    clock_offset = ClockOffset(member.machine) if not config.logs else None
-    # The listener is restored if somebody deletes the run's folder.
-    upkeep = (nearby or listener).restore
-    coordinator_link = CoordinatorLink.join(
-        coordinator, key, member, identity, config.deadlines, recorder, become_chief, find, upkeep, clock_offset
-    )
-    keeper = record_keeper(config, coordinator_link, clock_offset)
-    if keeper is not None:
-        keeper.start()
-    trains: Callable[[], None] | None = on_training
-    if not coordinator_link.view.has(member_id):
-        on_training()
-        trains = None
-    return _enter(
-        Session(member_id, config, coordinator_link, listener, key, trains, folder, shared, nearby, keeper, profile)
-    )
-
-
-def _profile(config: RunConfig, member: str) -> StepProfile | None:
-    """Not on other hosts, which have no logs, and not on servers."""
-    if config.profile is None or not config.logs or role_of(member) != "worker":
-        return None
-    return StepProfile(ProfiledSteps(*config.profile), Path(config.logs, PROFILES, member))
-
-
-def _hear(page: StatusPage, profile: StepProfile, moment: Moment) -> None:
-    page.write(moment)
-    profile.hear(moment)
-
-
-def _files(config: RunConfig, member: str, folder: Path) -> Files | None:
-    """For a run in which several processes execute the script."""
-    if config.is_single:
-        return None
-    own = [config.logs, config.saving.folder if config.saving is not None else "", config.resume or ""]
-    return files.start(folder, member, filter(None, own), os.environ, partial(folders.remember, folder))
-
-
-def is_running() -> bool:
-    """Whether this process is a member of a run."""
-    return _current is not None and _current.coordinator_link is not None
-
-
-def current() -> Session:
-    """This process's session. Without `shoal run` it is one of a single worker, made when first asked for."""
-    return _current or _enter(Session())
-
-
-def _enter(session: Session) -> Session:
-    global _current
-    _current = session
-    if session.files is not None:
-        from shoal.files.patches import follow  # not before: it brings what one process alone does not need
-
-        follow(session.files, session)  # before keras is hidden: it knows some functions that are replaced
-    hook.install(session)
-    return session

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shoal.cluster.events import Evidence
-from shoal.cluster.member_state import MemberState
+from shoal.cluster.membership.member_state import MemberState
 from shoal.cluster.messages import Complaint
 from shoal.cluster.trouble import (
     Absent,
@@ -119,8 +119,15 @@ class LossJudge:
         """Whether more may be known about its trouble in a moment."""
         return now - self._noticed[id] < DETAILS
 
+    def may_explain(self, now: float) -> bool:
+        """Whether it is about to be known how the process of one that is gone has ended."""
+        troubles = self.troubles()
+        return any(isinstance(troubles[id], Vanished) and self.is_fresh(id, now) for id in troubles)
+
     def troubles(self) -> dict[str, Trouble]:
         """All that is known, in the order in which it was noticed."""
+        if not self._noticed:
+            return {}
         troubles = {id: self._members[id].trouble for id in self._noticed}
         return {id: trouble for id, trouble in troubles.items() if trouble is not None}
 

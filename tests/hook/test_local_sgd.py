@@ -1,0 +1,83 @@
+"""Replicas that train by themselves between two exchanges come to the same bits, whoever hosts them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from .runs import FULL, Trainings, full, succeeded, told
+
+RUNS = {1: "-n 1", 2: "-n 2", 3: "-n 3 --transport tcp", 4: "-n 4"}
+QUICK = ("dropout_and_batchnorm", "topk", "generator")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", ["torch", full("jax"), full("tensorflow")])
+def test_one_to_four_workers_give_the_same_bits(trainings: Trainings, backend: str) -> None:
+    outcomes = []
+    numbers = RUNS if FULL else (1, 3)
+    for number in numbers:
+        out = trainings.folder / f"{backend}-{number}"
+        succeeded(
+            trainings.shoal(backend, f"{RUNS[number]} --threads 1", "local_sgd.py", out, *(() if FULL else QUICK))
+        )
+        outcomes.append(told(out))
+    assert [len(workers) for workers in outcomes] == list(numbers)
+    chiefs, others = [workers[0] for workers in outcomes], [one for workers in outcomes for one in workers[1:]]
+    assert chiefs == [chiefs[0]] * len(chiefs)
+    for case in chiefs[0].values():
+        del case["optimizer"]  # of replica 0: the other workers' are those of replicas that they host
+    assert others == [chiefs[0]] * len(others)
+    assert len({one["weights"] for one in chiefs[0].values()}) == len(chiefs[0]), "no setting does nothing"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", ["torch", full("jax"), full("tensorflow")])
+def test_workers_killed_in_the_middle_of_rounds_leave_no_trace(trainings: Trainings, backend: str) -> None:
+    calm, killed = trainings.folder / f"calm-{backend}", trainings.folder / f"killed-{backend}"
+    kills = 6 if FULL else 2
+    succeeded(trainings.shoal(backend, "-n 1 --threads 1", "local_killed.py", calm, 0))
+    succeeded(trainings.shoal(backend, "-n 3 --threads 1 --max-restarts 9", "local_killed.py", killed, kills))
+    assert len(list(killed.glob("kill-*"))) == kills
+    (expected,), (chief, *others) = told(calm), told(killed)
+    assert chief == expected
+    del expected["optimizer"]
+    assert others == [expected] * len(others)  # the last one's replacement may come after the end
+
+
+@pytest.mark.timeout(600)
+def test_a_checkpoint_goes_on_with_all_replicas_on_another_number_of_workers(trainings: Trainings) -> None:
+    whole, halves, saved = (trainings.folder / name for name in ("whole", "halves", "saved"))
+    succeeded(trainings.shoal("torch", "-n 1 --threads 1", "local_killed.py", whole, 0, 2))
+    succeeded(trainings.shoal("torch", f"-n 3 --threads 1 --checkpoint {saved}", "local_killed.py", halves, 0, 1))
+    resumed = f"-n 2 --threads 1 --checkpoint {saved} --resume auto"
+    succeeded(trainings.shoal("torch", resumed, "local_killed.py", halves, 0, 2))
+    (expected,), (chief, other, _) = told(whole), told(halves)
+    assert (chief["weights"], chief["optimizer"]) == (expected["weights"], expected["optimizer"])
+    assert other["weights"] == expected["weights"]
+
+
+REFUSED = {
+    "shared": "this SGD is the model's own optimizer too",
+    "of_two_models": "this SGD has trained other weights than this model's",
+    "no_optimizer": r"LocalSGD\(outer='adam'\): expected an optimizer of keras.optimizers",
+    "scaled": "no loss is scaled between replicas",
+    "averages": "use_ema.* Give use_ema to LocalSGD's outer optimizer",
+    "small_batches": "a batch of 3 samples can't be divided among 4 replicas",
+    "on_batch": "LocalSGD trains with `model.fit`",
+}
+
+
+@pytest.mark.timeout(300)
+def test_local_training_learns_digits_as_plain_keras_does_and_says_what_it_cannot_do(trainings: Trainings) -> None:
+    out = trainings.folder / "digits.json"
+    succeeded(trainings.plain("torch", "local_digits.py", out))
+    found = json.loads(out.read_text())
+    refused = found.pop("refused")
+    assert {name for name, pattern in REFUSED.items() if not re.search(pattern, refused[name])} == set(), refused
+    assert found["local"] < 1.15 * found["plain"], found
+    # Controls: without the outer optimizer nothing is learnt; replicas that forget their optimizers learn otherwise.
+    assert found["without the outer optimizer"] > 4 * found["plain"], found
+    assert found["without what replicas keep"] != found["local"], found

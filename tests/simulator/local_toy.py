@@ -1,0 +1,177 @@
+"""The toy model of toy.py for replicas that train by themselves: its weights move by whole numbers, and means over 2, 4
+or 8 replicas are exact. So are the sums, in whatever order.
+
+What a replica's optimizer keeps is the same for all replicas that have taken as many steps: workers of the simulator
+share no memory, and where the last one that had a replica's state is lost, another's stands in for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.data.order import permutation, piece_bounds
+from shoal.strategies.schema import Array
+from shoal.training.engine import PartShape
+from shoal.training.seeds import Seeds
+
+from .plan import Plan
+from .staged import StagedReference
+from .toy import BATCH, EPOCHS, SAMPLES, STEPS, Reference, ToyEngine, ToyVariable, loss, moved, norm, stops
+
+
+def gradient(weights: float, moving: int, part: int, chance: Sequence[int], samples: Sequence[int]) -> int:
+    return hash((weights, moving, part, *chance, *samples)) % 256
+
+
+def updated(weights: float, momentum: int, total: int) -> tuple[float, int]:
+    momentum = (momentum * 3 + 1) % 1000
+    return weights - (total * (1 + momentum) % 509), momentum
+
+
+def outer_updated(weights: float, rounds: int, move: float) -> tuple[float, int]:
+    return weights - move - rounds, rounds + 1
+
+
+class _Replica(NamedTuple):
+    weights: float
+    moving: int
+    momentum: int
+
+
+class LocalReference(Reference):
+    """The fits of a script, with all replicas on one machine."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self._momenta = [0] * plan.pieces
+        self._rounds = 0
+        self._last = 0.0  # the norm of the last step
+        self.weights: Any = 1.0
+
+    def fit(self, name: str, seed: int) -> None:
+        seeds, calls, history, stopped = Seeds(seed, self._generator), 0, [], False
+        self._momenta = [self._momenta[0]] * self.plan.pieces  # a fit begins with what the chief's optimizer has
+        for epoch in range(EPOCHS[name]):
+            order = permutation(seed, epoch, SAMPLES)
+            batches = [order[start : start + BATCH].tolist() for start in range(0, SAMPLES, BATCH)]
+            step = losses = seen = 0
+            while step < STEPS and not stopped:
+                count = min(self.plan.every, STEPS - step)
+                losses += self._round(seeds, batches[step : step + count])
+                seeds = seeds.after(count)
+                seen += sum(map(len, batches[step : step + count]))
+                logs = {"loss": losses / seen, "samples": float(seen), "norm": self._last}
+                for done in range(step, step + count):
+                    self.steps.append((name, epoch, done, self.weights))
+                    self.logs[name, epoch, done] = logs
+                step += count
+                calls += 1
+                stopped = stops(self.plan, name, epoch, step - 1)
+            self.samples += seen
+            if self.plan.validates:
+                logs = logs | {"val_total": self.evaluated(f"{name} epoch {epoch}: validation")}
+            history.append([epoch, logs])
+            if stopped:
+                break
+        self._generator = seeds.states()
+        self.returned[name] = [self.weights, calls, history]
+
+    def _round(self, seeds: Seeds, batches: Sequence[Sequence[int]]) -> int:
+        """The losses of a round. All replicas begin with the same weights."""
+        replicas = [_Replica(self.weights, self.moving, momentum) for momentum in self._momenta]
+        losses = 0
+        for number, batch in enumerate(batches):
+            norms = 0.0
+            for place, (low, high) in enumerate(self._bounds(len(batch))):
+                chance = seeds.after(number).of_piece(place)[0].tolist()
+                replicas[place], lost, found = self._inner(replicas[place], chance, batch[low:high])
+                losses += lost
+                norms += found / self.plan.pieces
+            self._last = norms
+        move = sum((self.weights - replica.weights) / self.plan.pieces for replica in replicas)
+        self.weights, self._rounds = outer_updated(self.weights, self._rounds, move)
+        self.moving, self._momenta = replicas[0].moving, [replica.momentum for replica in replicas]
+        return losses
+
+    def _inner(self, replica: _Replica, chance: Sequence[int], samples: Sequence[int]) -> tuple[_Replica, int, float]:
+        weights, moving, momentum = replica
+        lost = loss(int(weights), samples)
+        for part in range(self.plan.parts):
+            total = gradient(weights, moving, part, chance, samples)
+            if part == 0:
+                moving = moved(int(weights), samples)
+            if part == self.plan.parts - 1:
+                found = norm(int(weights), samples)
+            weights, momentum = updated(weights, momentum, total)
+        return _Replica(weights, moving, momentum), lost, found
+
+    def _bounds(self, size: int) -> list[tuple[int, int]]:
+        return list(itertools.pairwise(piece_bounds(size, self.plan.pieces)))
+
+
+class LocalToyEngine(ToyEngine):
+    """Of that model. Two more weights tell how many steps each replica has taken, and who has computed them."""
+
+    def __init__(self, plan: Plan, number: int, work: Callable[[], None]) -> None:
+        super().__init__(plan, number, work)
+        for variable in self.variables.trainable:
+            variable.value, variable.dtype = variable.value.astype(np.float64), "float64"
+
+    def _part_shape(self, part: int) -> PartShape:
+        shape = super()._part_shape(part)
+        gradients = [(index, "float64") for index in shape.gradients]
+        extras = [(name, ()) for name in shape.extras]
+        return PartShape(self.variables, gradients, shape.changed, shape.metrics, extras, weighted=True)
+
+    def piece(self, part: int, batch: Any, piece: int, weight: float) -> Sequence[Array]:
+        given = list(super().piece(part, batch, piece, weight))
+        weights, moving = float(self.weights.value[0]), int(self.moving.value[0])
+        chance = self.seeds.of_piece(piece)[0].tolist()
+        given[0] = np.array([float(gradient(weights, moving, part, chance, batch))])
+        given[1:3] = [array.astype(np.float64) for array in given[1:3]]
+        return given
+
+    def apply(self, part: int, gradients: Sequence[Array], states: Sequence[Array]) -> None:
+        if states:
+            self.moving.value[0] = states[0][0]
+        total, weights = int(gradients[0][0]), float(self.weights.value[0])
+        self.weights.value[0], self.momentum.value[0] = updated(weights, int(self.momentum.value[0]), total)
+        if part == 0:
+            for variable, gradient_of in zip(self.variables.trainable[1:], gradients[1:], strict=True):
+                variable.value -= gradient_of
+        self.iterations.value[0] += 1
+
+
+class ToyOuter:
+    """An `OuterOptimizer` that counts the rounds. Only the weights are its own: the rest goes back to where it was."""
+
+    def __init__(self, engine: ToyEngine) -> None:
+        self._engine = engine
+        self.rounds = ToyVariable("rounds", [0])
+        self.finished = 0
+
+    def apply(self, moves: Sequence[Array]) -> None:
+        weights, rounds = self._engine.weights.value, self.rounds.value
+        weights[0], rounds[0] = outer_updated(float(weights[0]), int(rounds[0]), float(moves[0][0]))
+
+    def state(self) -> list[Array]:
+        return [self.rounds.value]
+
+    def set_state(self, values: Sequence[Array]) -> None:
+        self.rounds.value[...] = values[0]
+
+    def named(self) -> list[Any]:
+        return [("rounds", (1,))]
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+def reference_of(plan: Plan) -> Reference:
+    if plan.stages:
+        return StagedReference(plan)
+    return LocalReference(plan) if plan.every else Reference(plan)

@@ -1,0 +1,117 @@
+"""Deliberate bugs in the training in rounds, one at a time: the simulator must find each of them within a few runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from shoal.training.local import LocalTraining
+from shoal.training.replica_states import ReplicaStates
+from shoal.training.replicas import HostedReplicas
+
+from .elastic import LIMIT, Fault, Plan, play
+from .mutants import Mutant, found
+from .test_mutants import edit
+
+
+def kills(seed: int) -> Plan:
+    """In the middle of a round."""
+    moment = ("step 1", "step 3", "step 5")[seed % 3]
+    return Plan(seed, 3, pieces=4, every=2, restarts=0, late=0.1, faults=(Fault("kill", seed % 3, moment, 0.07),))
+
+
+def replacements(seed: int) -> Plan:
+    return Plan(seed, every=1 + seed % 2, restarts=2, late=0.05, faults=(Fault("kill", 1, "step 0"),))
+
+
+def who_tells_is_in_the_middle_of_a_round(seed: int) -> Plan:
+    """The coordinator lets newcomers in where there are too few, whatever the others are doing."""
+    return Plan(seed, 3, least=3, every=2, restarts=2, late=0.05, faults=(Fault("kill", 2, "step 1", 0.1),))
+
+
+def one_stops(seed: int) -> Plan:
+    return Plan(seed, late=0.1, every=2, stop_at=2 + seed % 3, stops_on=seed % 3)
+
+
+EDITS: dict[str, tuple[type[Any], str, str, str, Callable[[int], Plan]]] = {
+    "a replica begins every round with a new optimizer": (
+        HostedReplicas,
+        "_begun",
+        "self._start.optimizers if kept is None else kept",
+        "[value * 0 for value in self._states.read()]",
+        kills,
+    ),
+    "a replica begins with what the model holds": (
+        HostedReplicas,
+        "_begun",
+        "_Outside(self._start.weights",
+        "_Outside([self._engine.read(one).copy() for one in self._variables]",
+        kills,
+    ),
+    "all steps of a round draw the same random numbers": (
+        HostedReplicas,
+        "step",
+        "self._start.seeds.after(number)",
+        "self._start.seeds",
+        kills,
+    ),
+    "all rounds draw the same random numbers": (
+        LocalTraining,
+        "_count",
+        "start.seeds.after(len(sizes))",
+        "start.seeds",
+        kills,
+    ),
+    "the outer optimizer starts from where the last replica stands": (
+        LocalTraining,
+        "_count",
+        "engine.write(self._touched, start.weights)",
+        "pass",
+        kills,
+    ),
+    "a newcomer is not told of the outer optimizer": (
+        LocalTraining,
+        "take",
+        "self._outer.set_state(arrays[count:])",
+        "pass",
+        replacements,
+    ),
+    "who tells a newcomer does not put the model back": (
+        LocalTraining,
+        "give",
+        "self._put_back()",
+        "pass",
+        who_tells_is_in_the_middle_of_a_round,
+    ),
+    "a round before which somebody stopped counts": (
+        LocalTraining,
+        "_round",
+        "if stopped(exchanged.notes):",
+        "if False:",
+        one_stops,
+    ),
+    "what was lost with a host is not replaced": (ReplicaStates, "settle", "if not lost:", "if True:", kills),
+    "a committed round leaves the states of the one before": (
+        ReplicaStates,
+        "commit",
+        "self._kept.commit(self._replicas)",
+        "self._kept.commit(self._replicas - 1)",
+        kills,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_the_mutant_is_found(name):
+    *words, plans = EDITS[name]
+    mutant = Mutant(partial(lambda patch, words: edit(patch, *words), words=words), plans)
+    assert found(mutant, LIMIT) is not None, f"{name} was not found"
+
+
+@pytest.mark.parametrize("plans", dict.fromkeys(plans for *_, plans in EDITS.values()))
+def test_without_a_mutant_the_same_plans_keep_every_promise(plans):
+    for seed in range(4):
+        play(plans(seed))
