@@ -4,33 +4,30 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-full browser sshd test-keras check format bench chaos corpus clean
+.PHONY: demo test test-full set-up programs test-keras check format bench chaos corpus clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
 
 # In two processes: many tests wait for more than they compute.
-test: check browser sshd
+test: set-up check
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # With every scene on every backend: about three times as long.
-test-full: check browser sshd
+test-full: set-up check
 	SHOAL_TEST_ALL=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# In which the run's page is tested. Where it can't be installed, that test is skipped and says so.
-browser:
-	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || \
-		{ test "$$(id -u)" = 0 && command -v apt-get > /dev/null && apt-get update -qq && \
-		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } > /dev/null 2>&1 || \
-		echo "there is no chromium here, and it can't be installed: the test of the run's page in a browser is skipped"
+set-up:
+	@$(MAKE) --no-print-directory -j 2 $(READY) programs
 
-# By which runs over several hosts are tested. Where it can't be installed, these tests are skipped and say so.
-sshd:
-	@command -v sshd > /dev/null || test -x /usr/sbin/sshd || \
-		{ test "$$(id -u)" = 0 && command -v apt-get > /dev/null && apt-get update -qq && \
-		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openssh-server openssh-client rsync; } \
-		> /dev/null 2>&1 || \
-		echo "there is no sshd here, and it can't be installed: the tests of runs over ssh are skipped"
+# The browser in which the run's page is tested, and what runs over several hosts need. Where these can't be installed,
+# their tests are skipped and say so.
+programs:
+	@missing=; command -v sshd > /dev/null || test -x /usr/sbin/sshd || missing="openssh-server openssh-client rsync"; \
+	command -v chromium > /dev/null || command -v chromium-browser > /dev/null || missing="$$missing chromium"; \
+	test -z "$$missing" || { test "$$(id -u)" = 0 && command -v apt-get && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; } > /dev/null 2>&1 || \
+		echo "not here, and can't be installed: $$missing. Tests that need them are skipped"
 
 # The hook with another Keras: `make test-keras VERSION=3.12.0`, or VERSION=nightly. It gets an environment of its own,
 # which has that Keras before all that .venv has. The tests are those that use every feature of Keras which Shoal hooks.
@@ -72,14 +69,14 @@ chaos: $(READY)
 corpus: $(READY)
 	cd tests && ../$(BIN)/python -m corpus.run $(if $(ONLY),--only $(ONLY))
 
-# torch is pinned: its newest wheels bring gigabytes of CUDA that a machine without a GPU does not need. Bytecode is
-# made by all cores together, where pip would use one; some packages bring files that no Python 3 can compile.
+# torch is pinned: its newest wheels bring gigabytes of CUDA that a machine without a GPU does not need. Bytecode of what is
+# imported is made at once, by both cores; that of all files would take a minute longer.
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --no-compile torch==2.13.0
-	$(BIN)/python -m pip install --quiet --no-compile --editable ".[jax,tensorflow,torch,dashboard,dev]"
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib src || true
+	$(BIN)/python -m pip install --quiet uv
+	tools/uv-with-pips-settings $(BIN)/python pip install --quiet --python $(BIN)/python torch==2.13.0 \
+		--editable ".[jax,tensorflow,torch,dashboard,dev]"
+	@for backend in jax tensorflow torch; do KERAS_BACKEND=$$backend $(BIN)/python -c "import keras" > /dev/null 2>&1 & done; wait
 	touch $(READY)
 
 clean:

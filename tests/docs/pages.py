@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -120,6 +121,7 @@ def source_classes() -> set[str]:
     return {node.name for node in _nodes() if isinstance(node, ast.ClassDef)}
 
 
-def _nodes() -> Iterator[ast.AST]:
-    for path in SOURCE.rglob("*.py"):
-        yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+@cache
+def _nodes() -> list[ast.AST]:
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")]
+    return [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.Constant)]

@@ -20,7 +20,7 @@ SOME = [  # that write no files, with the updates that their optimizers make
     ("gan_vae_gan", "torch", 348),
     full("loss_sum", "torch", 9),
     full("loop_jax_shoal", "jax", 44),
-    ("timeseries_generator", "jax", 45),
+    full("timeseries_generator", "jax", 45),
     full("vision_masked_autoencoder", "tensorflow", 32),
     full("gan_adversarial_autoencoder", "tensorflow", 96),
 ]

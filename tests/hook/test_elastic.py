@@ -131,9 +131,9 @@ def assert_no_trace(outcome: Outcome, witness: Outcome) -> None:
 
 @pytest.mark.timeout(400)
 def test_kills_in_every_phase_and_role_leave_no_trace(scenes: Scenes) -> None:
-    options = disturbed_options("jax", workers=4)
+    options = disturbed_options("torch", workers=4)
     outcome = scenes.run("phases", IN_EVERY_PHASE, options, TWO_FITS)
-    assert_no_trace(outcome, scenes.undisturbed("jax", TWO_FITS))
+    assert_no_trace(outcome, scenes.undisturbed("torch", TWO_FITS))
     died_doing = [event.doing or Activity() for event in outcome.events]
     for harm in IN_EVERY_PHASE:
         assert harm.after or any(fits(doing, harm.doing) for doing in died_doing), harm
@@ -141,6 +141,7 @@ def test_kills_in_every_phase_and_role_leave_no_trace(scenes: Scenes) -> None:
     assert outcome.events[-1].step == STEPS - 1
 
 
+@pytest.mark.full  # tests/hook/test_files.py kills chiefs in the middle of files, too
 @pytest.mark.timeout(400)
 def test_files_are_whole_although_the_chief_that_wrote_them_was_killed(scenes: Scenes) -> None:
     training = "--epochs 6 --steps 20 --validate --callbacks --save"
@@ -198,14 +199,14 @@ def test_kills_leave_no_trace_with_codecs_either(scenes: Scenes, backend: str, c
 def test_an_error_on_one_worker_does_not_end_the_run_and_is_told(scenes: Scenes) -> None:
     training = "--epochs 2 --steps 30"
     error = " --raise-on worker-1 --raise-at 0 0 7"
-    outcome = scenes.run("error", [], disturbed_options("jax", workers=2), training + error)
-    assert_no_trace(outcome, scenes.undisturbed("jax", training))
+    outcome = scenes.run("error", [], disturbed_options("torch", workers=2), training + error)
+    assert_no_trace(outcome, scenes.undisturbed("torch", training))
     assert "worker-1 raised ArithmeticError: the numbers do not add up at step 8" in outcome.output
 
 
 def test_an_error_on_all_workers_ends_the_run_at_once_and_is_told(scenes: Scenes) -> None:
     error = "--epochs 2 --steps 30 --raise-on all --raise-at 0 0 7"
-    outcome = scenes.run("errors", [], disturbed_options("jax", workers=2), error)
+    outcome = scenes.run("errors", [], disturbed_options("torch", workers=2), error)
     assert outcome.code == 1
     assert not outcome.left
     assert re.search(

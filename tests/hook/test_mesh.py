@@ -14,7 +14,7 @@ import pytest
 
 from .runs import FULL, Trainings, full, succeeded
 
-SHAPES = ["batch=4", "batch=4,fsdp", "batch=2,model=2", *(["model=4", "batch=2,model=2,fsdp"] if FULL else [])]
+SHAPES = ["batch=4,fsdp", "batch=2,model=2", *(["batch=4", "model=4", "batch=2,model=2,fsdp"] if FULL else [])]
 
 
 def _close(found, expected):
@@ -38,8 +38,9 @@ def test_meshes_of_four_devices_train_as_one_device_does_and_hold_what_was_said(
     whole = alone["held"][0]
 
     # Data parallelism holds everything everywhere; FSDP has its bits and a quarter of its memory.
-    assert found["batch=4"]["held"] == [whole] * 4
-    assert found["batch=4,fsdp"]["hash"] == found["batch=4"]["hash"]
+    if FULL:
+        assert found["batch=4"]["held"] == [whole] * 4
+        assert found["batch=4,fsdp"]["hash"] == found["batch=4"]["hash"]
     assert max(found["batch=4,fsdp"]["held"]) < 0.3 * whole
     assert max(found["batch=4,fsdp"]["optimizer"]) < 0.3 * alone["optimizer"][0]
     assert 0.5 * whole < max(found["batch=2,model=2"]["held"]) < 0.53 * whole
@@ -111,7 +112,7 @@ def test_a_mesh_is_refused_by_name_where_keras_would_ignore_it(trainings: Traini
     assert f"--mesh batch=2 needs JAX: on {backend} Keras takes a distribution and ignores it" in refused.stderr
 
 
-@pytest.mark.parametrize("backend", ["jax", "torch", full("tensorflow")])
+@pytest.mark.parametrize("backend", [full("jax"), "torch", full("tensorflow")])
 def test_gradients_that_come_to_the_host_in_one_buffer_are_the_same_bits(trainings: Trainings, backend: str) -> None:
     """As from an accelerator, which no machine of the tests has: the path is taken, the copies are the host's own."""
     out = trainings.folder / "hashes.json"

@@ -15,18 +15,14 @@ TOLERANCE = {"mixed_bfloat16": 4e-3, "mixed_float16": 1e-3}
 # Where programs are compiled: what the backends' engines do each in their own way.
 SHORT = {
     "jax": (
-        "regularisation_and_add_loss",
         "gradient_accumulation",
         "mixed_float16",
         "custom_train_step",
-        "metrics_and_predict",
     ),
     "tensorflow": (
-        "ema",
         "several_inputs_and_outputs",
         "variables_in_another_order",
         "ragged",
-        "generator",
     ),
 }
 

@@ -89,6 +89,7 @@ def test_killed_holders_are_replaced_by_their_peers_and_leave_no_trace(
     assert {json.dumps(one) for one in told(killed)} == {json.dumps(told(calm)[0])}
 
 
+@pytest.mark.full  # the simulator loses stages with and without copies
 @pytest.mark.timeout(600)
 def test_a_stage_without_a_copy_is_taken_from_the_last_checkpoint_and_the_run_says_so(trainings: Trainings) -> None:
     calm, killed = trainings.folder / "calm-lean", trainings.folder / "killed-lean"

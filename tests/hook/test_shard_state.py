@@ -8,23 +8,24 @@ from typing import Any
 
 import pytest
 
-from .runs import BACKENDS, Trainings, succeeded
+from .runs import BACKENDS, FULL, Trainings, succeeded
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def told(trainings: Trainings, request: pytest.FixtureRequest) -> Any:
     """What the script found out, on each backend."""
     out = trainings.folder / f"{request.param}.json"
-    succeeded(trainings.plain(request.param, "shard_state.py", out))
+    few = () if FULL or request.param == "torch" else ("--few",)  # elsewhere programs are compiled
+    succeeded(trainings.plain(request.param, "shard_state.py", out, *few))
     return {"backend": request.param, **json.loads(out.read_text())}
 
 
 def test_shards_hold_the_bits_of_the_whole_model_whatever_the_optimizer(told: Any) -> None:
     found = told["same bits"]
-    if told["backend"] == "tensorflow":
+    if "muon" in found and told["backend"] == "tensorflow":
         # Its graph optimizer multiplies Muon's constant factors in another order where a graph has fewer variables.
         assert max(largest for _, largest in found.pop("muon")) < 1e-6
-    assert len(found) >= 15
+    assert len(found) >= (15 if FULL or told["backend"] == "torch" else 4)
     assert {name: counts for name, counts in found.items() if any(count for count, _ in counts)} == {}
 
 

@@ -149,6 +149,7 @@ def test_synchronous_training_has_the_bits_of_all_reduce(trainings: Trainings, b
     assert told(folder) == reduced(trainings, backend, *arguments) * 2
 
 
+@pytest.mark.full  # tests/hook/test_served_checkpoints.py loses everything, test_heard.py a worker and a server
 @pytest.mark.timeout(300)
 def test_synchronous_training_has_the_same_bits_when_workers_and_servers_are_lost(trainings: Trainings) -> None:
     """One of each while the others go on, and others come; then all of them. It goes on from a checkpoint, with other
