@@ -39,7 +39,9 @@ def refuse_sampler_by_rank(what: str, loader: Any) -> None:
     stream would be read from the chief's part alone."""
     from torch.utils.data import DistributedSampler
 
-    sampler, depth = getattr(loader, "batch_sampler", None) or getattr(loader, "sampler", None), 0
+    sampler, depth = getattr(loader, "batch_sampler", None), 0
+    if sampler is None:  # not by its truth: that of an iterable data set asks for a length, and has none
+        sampler = getattr(loader, "sampler", None)
     while sampler is not None and depth < 10:
         if isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1:
             raise CannotDistribute(
