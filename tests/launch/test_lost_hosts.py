@@ -46,7 +46,7 @@ def said(world: World) -> str:
 
 
 def told_after(world: World) -> float:
-    """Seconds from the last word of the first host's coordinator to the view without it, as the story tells."""
+    """Seconds from the last word of the first host's coordinator until that host was given up, as the story tells."""
     stories = [path for name in OTHERS for path in (world.folder / name / "state/shoal/logs").glob("*/story.jsonl")]
     found = [re.search(r"host of worker-0 is lost: .* last heard (\S+) s ago", path.read_text()) for path in stories]
     (told,) = filter(None, found)
