@@ -148,7 +148,8 @@ class Contestant:
         """
         self.name = name
         self.commands = commands
-        self._samples = samples_per_step
+        self.samples_per_step = samples_per_step
+        self.steps = 0  # in all slices so far
         self._gatekeepers = gatekeepers
         self._patience = patience
         self.seconds_to_first_step = 0.0
@@ -162,8 +163,6 @@ class Contestant:
         self._folder = Path(tempfile.mkdtemp(prefix="bench-"))
         self._processes = Processes(self.name, self._folder)
         self._paused_since = None
-        for number in range(self._gatekeepers):
-            (self._folder / f"ticket-{number}").touch()
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(self._folder / "gate"))
             listener.listen()
@@ -195,9 +194,11 @@ class Contestant:
         time.sleep(LONG_SETTLE if among_others else SETTLE)
         cpu = self._processes.cpu_seconds()
         self._paused_since = (time.monotonic(), cpu)
-        self._trained[0] += sum(answer["steps"] + 1 for answer in answers) * self._samples  # the untimed steps too
+        steps = sum(int(answer["steps"]) + 1 for answer in answers)  # the untimed ones too
+        self.steps += steps
+        self._trained[0] += steps * self.samples_per_step
         self._trained[1] += (at_answers if among_others else cpu) - self._cpu_at_go
-        return sum(answer["steps"] * self._samples / answer["seconds"] for answer in answers)
+        return sum(answer["steps"] * self.samples_per_step / answer["seconds"] for answer in answers)
 
     def stop(self) -> None:
         """End all processes, kindly first; returns when they are gone."""
@@ -228,15 +229,20 @@ class Contestant:
         while time.monotonic() < until:
             self._processes.check_alive()
             try:
-                return listener.accept()[0]
+                connection = listener.accept()[0]
+                connection.sendall(b"welcome\n")
+                return connection
             except TimeoutError:
                 continue
         raise RuntimeError(f"{self.name}: no step within {START:.0f} s\n{self._processes.log_end()}")
 
     def _tell(self, command: Facts) -> None:
         for line in self._lines:
-            line.write(json.dumps(command) + "\n")
-            line.flush()
+            try:
+                line.write(json.dumps(command) + "\n")
+                line.flush()
+            except BrokenPipeError:
+                raise RuntimeError(f"{self.name}: ended while it rested\n{self._processes.log_end()}") from None
 
     def _answers(self) -> list[dict[str, float]]:
         return [self._answer(line) for line in self._lines]

@@ -18,6 +18,7 @@ PYTHON = os.path.abspath(sys.executable)  # not resolved: the link is what makes
 PEERS = Path(__file__).resolve().parent / "peers"
 WORKERS = 2
 LEGACY_PATIENCE = 60.0  # seconds for a slice; one takes 5 to 10, and now and then its workers lock up for good
+LINK_SAMPLES = 8  # per worker and step: on a slow link it is the exchange that is measured
 APART = 50  # steps by which workers that do not wait for each other may differ
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 ONE_THREAD = {
@@ -120,6 +121,30 @@ def torch_ddp(model: str, samples: int = SAMPLES_PER_WORKER) -> Job:
     argv = _script("torch_ddp.py", model, samples)
     commands = [Command(argv, {**meet, "RANK": str(rank), **ONE_THREAD["torch"]}, [rank]) for rank in range(WORKERS)]
     return [Contestant("torch-ddp", commands, samples * WORKERS)]
+
+
+def on_hosts(contestant: str, model: str, hosts: Sequence[str], each: int, meet: tuple[str, int], key: str = "") -> Job:
+    """Ours (`shoal`, on PyTorch) or `torch-ddp` on hosts that are network namespaces, with so many workers each.
+
+    `meet`: where the first of them is found. `key`: a file with a secret, for ours. Both have the same variables, those
+    of torchrun, and the same cores.
+    """
+    size, samples, cores = each * len(hosts), LINK_SAMPLES, sorted(os.sched_getaffinity(0))
+    script = {"shoal": "plain_keras.py", "torch-ddp": "torch_ddp.py"}[contestant]
+    argv = _script(script, model, samples)
+    if contestant == "shoal":
+        ours = [PYTHON, "-m", "shoal", "worker", "--by", "torchrun", "--port", str(meet[1]), "--key-file", key]
+        ours += ["--backend", "torch", "--threads", "1"]
+        argv = [*ours, *argv[1:], "--workers", str(size)]
+    commands = []
+    for rank in range(size):
+        place = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank % each)}
+        place |= {"LOCAL_WORLD_SIZE": str(each), "MASTER_ADDR": meet[0], "MASTER_PORT": str(meet[1])}
+        env = {**place, "GLOO_SOCKET_IFNAME": "cable", **ONE_THREAD["torch"]}
+        # The hosts take turns at the cores, so that one worker on each of two hosts has a core of its own.
+        core = cores[(rank // each + rank % each * len(hosts)) % len(cores)]
+        commands.append(Command(["ip", "netns", "exec", hosts[rank // each], *argv], env, [core]))
+    return [Contestant(f"{contestant} {len(hosts)} x {each}", commands, samples * size)]
 
 
 def keras_data_parallel(model: str) -> Job:

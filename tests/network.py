@@ -56,6 +56,10 @@ class Hosts:
         """To the first host, where the other knows no way to it."""
         _ip("-n", self.names[0], "addr", "add", f"{address}/32", "dev", "lo")
 
+    def drop_port(self, port: int) -> None:
+        """Of the first host, as a firewall does: who connects to it from elsewhere gets no answer."""
+        _ip("-n", self.names[0], "rule", "add", "ipproto", "tcp", "sport", str(port), "blackhole")
+
     def plug(self, state: str, number: int = 0) -> None:
         """The cable of this host, in or out."""
         _ip("-n", self.names[number], "link", "set", "cable", state)

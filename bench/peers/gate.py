@@ -1,9 +1,9 @@
 """The contestant's end of a measured slice: train on command, stand still in between.
 
 Standard library only: every contestant imports it, whatever its environment. A contestant calls `step()` after
-each finished training step. Whoever then takes a ticket is a gatekeeper: there `step()` blocks until the bench says
+each finished training step. Whoever the bench welcomes then is a gatekeeper: there `step()` blocks until the bench says
 go. Elsewhere `step()` returns at once: the fellows wait for the gatekeeper in their next exchange. Where workers do not
-wait for each other there is a ticket for each of them.
+wait for each other all of them are welcome.
 
 The bench writes `{"go": SECONDS}`. The gatekeeper takes one step untimed, so that the clock starts and stops at
 the same point of a step, trains for at least SECONDS and writes `{"steps": N, "seconds": S}`. Before all that it
@@ -41,8 +41,8 @@ class Gate:
         """So many training steps are done, their results computed. Returns when the next one may start."""
         now = time.monotonic()
         if self._folder is not None:
-            # Not before: a process that never trains, such as a server, must not take one.
-            self._line = _take_ticket(self._folder)
+            # Not before: a process that never trains, such as a server, must not be one.
+            self._line = _come_in(self._folder / "gate")
             self._folder = None
         if self._line is None:
             return
@@ -89,17 +89,22 @@ class _Line:
         command: dict[str, Any] = json.loads(line)
         return command
 
+    def is_welcome(self) -> bool:
+        """Waits for the bench's word, or for its end."""
+        return bool(self._file.readline())
+
     def has_come(self) -> bool:
         """Whether there is something to read. Only true after `read` has returned all that came before."""
         return bool(select.select([self._socket], [], [], 0)[0])
 
 
-def _take_ticket(folder: Path) -> _Line | None:
-    """A gatekeeper's line to the bench, or None when other processes of this contestant have them all."""
-    for ticket in folder.glob("ticket-*"):
-        try:
-            ticket.unlink()
-        except FileNotFoundError:
-            continue
-        return _Line(folder / "gate")
-    return None
+def _come_in(address: Path) -> _Line | None:
+    """A gatekeeper's line to the bench, or None when it has all that it needs of this contestant.
+
+    No file says who it is: what a script does with files, Shoal's workers do together.
+    """
+    try:
+        line = _Line(address)
+        return line if line.is_welcome() else None
+    except ConnectionError:
+        return None

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from models import CLASSES, HIDDEN, SHAPES
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -22,9 +23,9 @@ STEPS, BATCH = {"large": 7, "conv": 25}, 16
 
 
 def large() -> nn.Module:
+    sizes = (*SHAPES["large"], *HIDDEN["large"])
     return nn.Sequential(
-        *(part for i, o in pairwise((1024, 1024, 1024, 512)) for part in (nn.Linear(i, o), nn.ReLU())),
-        nn.Linear(512, 10),
+        *(part for i, o in pairwise(sizes) for part in (nn.Linear(i, o), nn.ReLU())), nn.Linear(sizes[-1], CLASSES)
     )
 
 

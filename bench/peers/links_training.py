@@ -17,6 +17,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import layers
+from models import CLASSES, HIDDEN, SHAPES
 
 import shoal
 
@@ -24,7 +25,9 @@ SENT = Path("/sys/class/net/cable/statistics/tx_bytes")
 STEPS, BATCH = {"large": 7, "conv": 25}, 16
 ROUNDS = 4  # of local SGD
 NETWORKS = {
-    "large": [layers.InputLayer((1024,)), *(layers.Dense(n, "relu") for n in (1024, 1024, 512)), layers.Dense(10)],
+    "large": [
+        layers.InputLayer(SHAPES["large"]), *(layers.Dense(n, "relu") for n in HIDDEN["large"]), layers.Dense(CLASSES),
+    ],
     "conv": [
         layers.InputLayer((28, 28, 1)), *(layers.Conv2D(n, 3, activation="relu") for n in (32, 32, 64, 64)),
         layers.GlobalAveragePooling2D(), layers.Dense(10),

@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 from gate import Gate
-from models import SAMPLES_PER_WORKER, STEPS_PER_EPOCH, build, data
+from models import SAMPLES_PER_WORKER, SHAPES, STEPS_PER_EPOCH, build, data
 from stamps import Stamps
 
 
@@ -53,7 +53,7 @@ def digest(model: Any) -> str:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--model", choices=("mlp", "conv", "gan", "dense-gan"), default="mlp")
+    options.add_argument("--model", choices=tuple(SHAPES), default="mlp")
     options.add_argument("--workers", type=int, default=1)
     options.add_argument("--samples", type=int, default=SAMPLES_PER_WORKER, help="per worker and step")
     options.add_argument("--gate")

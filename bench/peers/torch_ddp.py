@@ -19,16 +19,16 @@ from itertools import pairwise
 import torch
 import torch.distributed as dist
 from gate import Gate
-from models import CLASSES, LEARNING_RATE, SAMPLES_PER_WORKER, STEPS_PER_EPOCH, data
+from models import CLASSES, HIDDEN, LEARNING_RATE, SAMPLES_PER_WORKER, SHAPES, STEPS_PER_EPOCH, data
 from stamps import Stamps
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def mlp() -> nn.Module:
-    sizes = (1024, 2048, 2048, 2048)
+def dense(name: str) -> nn.Module:
+    sizes = (*SHAPES[name], *HIDDEN[name])
     hidden = [layer for i, o in pairwise(sizes) for layer in (nn.Linear(i, o), nn.ReLU(inplace=True))]
-    return nn.Sequential(*hidden, nn.Linear(2048, CLASSES))
+    return nn.Sequential(*hidden, nn.Linear(sizes[-1], CLASSES))
 
 
 def conv() -> nn.Module:
@@ -57,7 +57,7 @@ def load(path: str, net: nn.Module) -> int:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--model", choices=("mlp", "conv"), default="mlp")
+    options.add_argument("--model", choices=(*HIDDEN, "conv"), default="mlp")
     options.add_argument("--samples", type=int, default=SAMPLES_PER_WORKER, help="per worker and step")
     options.add_argument("--gate")
     options.add_argument("--stamps", metavar="FOLDER")
@@ -71,7 +71,7 @@ def main() -> None:
 
     x, y = map(torch.from_numpy, data(given.model, given.samples))
     y = y.long()
-    net = {"mlp": mlp, "conv": conv}[given.model]()
+    net = conv() if given.model == "conv" else dense(given.model)
     if given.model == "conv":
         x = x.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
         net = net.to(memory_format=torch.channels_last)

@@ -18,6 +18,7 @@ want to say it in the script:
 From a notebook, or any Python process:
 
     run(train, n=4)               calls a function on four workers that train together
+    ray.run(train, n=4)           the same on the nodes of a Ray cluster
 """
 
 from __future__ import annotations
@@ -172,8 +173,8 @@ def __getattr__(name: str) -> Any:
         from shoal import errors
 
         return getattr(errors, name)
-    if name == "layers":
+    if name in ("layers", "ray"):
         import importlib
 
-        return importlib.import_module("shoal.layers")
+        return importlib.import_module(f"shoal.{name}")
     raise AttributeError(f"module 'shoal' has no attribute {name!r}")

@@ -92,12 +92,17 @@ class Sshd:
         self._make_key("other")
         self.know(self._public("other"))
 
+    def forget_user(self) -> None:
+        """Nobody's key is let in."""
+        (self._folder / "authorized").write_text("")
+
     def customize(self, text: str) -> None:
         """What every Python process there does first."""
         (self.runtime / "site").mkdir()
         (self.runtime / "site" / "sitecustomize.py").write_text(text)
 
     def close(self) -> None:
+        """May be called twice."""
         self._process.kill()
         self._process.wait()
         self._log.close()

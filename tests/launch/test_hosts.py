@@ -6,8 +6,9 @@ import base64
 import os
 import shutil
 import signal
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -47,11 +48,21 @@ def revealed(key_file: Path, hosts: Hosts) -> list[str]:
     """Processes of any host of the run in whose command line or environment the key is, in whatever form."""
     key = bytes.fromhex(RunKey.load(key_file).hex())
     forms = {key, key_file.read_bytes().strip(), key.hex().encode(), key.hex().upper().encode()}
-    forms |= {encode(key).strip(b"=\n") for encode in (base64.b64encode, base64.urlsafe_b64encode, base64.b32encode)}
+    forms.add(base64.b32encode(key).strip(b"="))
+    for before in range(3):  # wherever it begins in what was encoded
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            forms.add(encode(bytes(before) + key)[4 if before else 0 : -4])
     pids = [pid for number in range(len(hosts.names)) for pid in hosts.processes(number)]
     looked_at = {pid: [Path(f"/proc/{pid}/{name}") for name in ("cmdline", "environ")] for pid in pids}
     assert len(looked_at) > 6, "launcher, coordinator, ssh, sshd, agent and workers"
     return [str(path) for paths in looked_at.values() for path in paths if _has(path, forms)]
+
+
+def is_sleep(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "sleep"
+    except OSError:
+        return False  # it has ended
 
 
 def _has(path: Path, forms: set[bytes]) -> bool:
@@ -60,6 +71,31 @@ def _has(path: Path, forms: set[bytes]) -> bool:
     except OSError:
         return False  # it has ended
     return any(form in text for form in forms)
+
+
+@pytest.mark.parametrize("form", [bytes.hex, lambda key: base64.b64encode(b"k" + key).decode()], ids=["hex", "base64"])
+@pytest.mark.parametrize("where", ["environ", "cmdline"])
+def test_a_key_that_is_shown_on_another_host_would_be_found(
+    world: World, hosts: Hosts, form: Callable[[bytes], str], where: str
+) -> None:
+    """The search itself can fail."""
+    file = world.folder / "key"
+    RunKey.new().save(file)
+    shown = form(bytes.fromhex(RunKey.load(file).hex()))
+    sleep = ["ip", "netns", "exec", hosts.names[1], "sh", "-c", "sleep 60 & wait"]
+    others = [subprocess.Popen(sleep) for _ in range(3)]
+    words = [*sleep, *([shown] if where == "cmdline" else [])]
+    indiscreet = subprocess.Popen(words, env={**os.environ, **({"K": shown} if where == "environ" else {})})
+    try:
+        eventually(lambda: len(hosts.processes(1)) == 8, "all have begun")
+        found = revealed(file, hosts)
+        assert f"/proc/{indiscreet.pid}/{where}" in found
+        assert {path.rpartition("/")[2] for path in found} == {where}
+    finally:
+        for pid in hosts.processes(1):
+            os.kill(pid, signal.SIGKILL)
+        for process in (*others, indiscreet):
+            process.wait(20)
 
 
 def test_one_command_starts_workers_on_two_hosts_and_replaces_those_that_die(
@@ -86,13 +122,20 @@ def test_one_command_starts_workers_on_two_hosts_and_replaces_those_that_die(
     assert not list((sshd.runtime / "shoal").iterdir()), "nor there"
 
 
-def test_when_the_launcher_is_killed_nothing_stays_on_any_host(world: World, sshd: Sshd) -> None:
-    run = world.run(WAIT + "import subprocess; subprocess.run(['sleep', '1000'])\n", *HERE_AND_THERE)
+def test_when_the_launcher_is_killed_nothing_stays_on_any_host(world: World, sshd: Sshd, hosts: Hosts) -> None:
+    """As the kernel tells who is on a host, whatever a process has done with its environment."""
+    idle = [set(hosts.processes(number)) for number in range(2)]
+    work = WAIT + "import subprocess; subprocess.run(['env', '-i', 'sleep', '1000'])\n"
+    run = world.run(work, *HERE_AND_THERE)
     eventually(lambda: len(world.marks("up")) == 3, "all are up")
+    assert not revealed(next(world.runtime.glob("shoal/*/key")), hosts)
+    world.tell("go")
+    eventually(lambda: sum(map(is_sleep, hosts.processes(0) + hosts.processes(1))) == 3, "all have a child")
     run.signal(signal.SIGKILL)
     run.wait()
     killed = time.monotonic()
-    eventually(lambda: not world.processes() and not list((sshd.runtime / "shoal").iterdir()), "nobody is left")
+    eventually(lambda: [set(hosts.processes(number)) for number in range(2)] == idle, "nobody is left on any host")
+    eventually(lambda: not world.processes() and not list((sshd.runtime / "shoal").iterdir()), "nor a folder")
     assert time.monotonic() - killed < 5.0, "nor a folder, within 5 s"
 
 
@@ -175,23 +218,41 @@ pathlib.Path.read_bytes = lambda self: read(self) + b"#" * (self.name == "train.
         ("another answers", "far: ssh refuses it: its host key has changed"),
         ("its script differs", "the hosts are not alike: the script is '"),
         ("its way back is closed", "far: it can't reach 10.99.0.1:4567 of the launcher's host"),
+        ("a firewall drops the port", f"far: it can't reach {FIRST}:4567 of the launcher's host"),
+        ("nobody listens there", "far: nobody listens for ssh there"),
+        ("it does not know the user", "far: ssh was not let in: it must work without a password"),
+        ("there is no such host", "this host finds no way to nowhere.invalid. Correct the name"),
+        ("there are too few slots", "-n 3: there are too few slots, 2 in all (far has 2)"),
     ],
 )
 def test_a_host_that_cannot_take_part_is_named_before_anything_starts(
     world: World, sshd: Sshd, hosts: Hosts, scene: str, said: str
 ) -> None:
-    more = []
+    more: list[object] = []
+    host = FAR
     match scene:
         case "another answers":
             sshd.change_key()
         case "its script differs":
             sshd.customize(OTHER_SCRIPT)
+        case "a firewall drops the port":
+            hosts.drop_port(4567)
+            more = ["--address", f"{FIRST}:4567"]
+        case "nobody listens there":
+            sshd.close()
+        case "it does not know the user":
+            sshd.forget_user()
+        case "there is no such host":
+            host = "nowhere.invalid"
+        case "there are too few slots":
+            more = ["-n", 3]
         case _:
             hosts.add_address("10.99.0.1")  # to which the other host has no route
             more = ["--address", "10.99.0.1:4567"]
-    run = world.run("mark('up')\n", "--hosts", f"{FAR}:2", "--threads", 1, *more)
+    run = world.run("mark('up')\n", "--hosts", f"{host}:2", "--threads", 1, *more)
     assert run.wait() == 2, run.err
     assert said in run.err
+    assert "If a firewall is in between, let" in run.err or "can't reach" not in said
     assert not world.marks("up")
     eventually(world.is_clean, "nothing is left")
 

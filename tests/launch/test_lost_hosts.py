@@ -45,6 +45,14 @@ def said(world: World) -> str:
     return "\n".join(f"--- {path.parent.name}/{path.name}\n{path.read_text()}" for path in logs)
 
 
+def told_after(world: World) -> float:
+    """Seconds from the last word of the first host's coordinator until that host was given up, as the story tells."""
+    stories = [path for name in OTHERS for path in (world.folder / name / "state/shoal/logs").glob("*/story.jsonl")]
+    found = [re.search(r"host of worker-0 is lost: .* last heard (\S+) s ago", path.read_text()) for path in stories]
+    (told,) = filter(None, found)
+    return float(told[1])
+
+
 def epochs(world: World) -> int:
     """How many have been trained, as the workers tell."""
     told = [path.read_text() for path in world.folder.glob("epoch-*")]
@@ -93,6 +101,7 @@ def test_the_first_host_is_lost_and_training_goes_on_with_the_same_bits(world: W
     assert before < EPOCHS
     eventually(lambda: epochs(world) > before, "it trains on", SLOW)
     print(f"the next epoch ended {time.monotonic() - lost:.1f} s after the loss")  # shown with -s
+    assert told_after(world) < 10.0, "of a busy machine, too: 3 s of silence, and 1 s for hosts that are there"
     eventually(lambda: re.search(r"^weights \w+$", said(world), re.M), "another chief comes to the end", SLOW)
     assert alone.out.strip() in said(world)
     eventually(lambda: not world.processes(), "nobody is left")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import shoal
 from shoal import cli
 from shoal.cli.optional_port import fill_in_port
 from shoal.errors import UsageError
@@ -116,3 +117,60 @@ def test_a_run_on_two_nodes_of_a_cluster_has_the_bits_of_one_host(cluster: Any, 
         return found[1]
 
     assert weights("--ray", cluster.address) == weights()
+
+
+FROM_PYTHON = """
+import sys
+import numpy as np
+import shoal, shoal.ray
+
+def train(x, epochs):
+    import keras
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model.fit(x, x.sum(1), batch_size=32, epochs=epochs, verbose=0)
+
+if __name__ == "__main__":
+    x = np.random.default_rng(0).normal(size=(640, 3)).astype("float32")
+    options = {"args": {"x": x, "epochs": 2}, "backend": "torch", "pieces": 4, "threads": 1}
+    found = shoal.ray.run(train, 2, address=sys.argv[1], checkpoint="saved", **options)
+    assert found.value == shoal.run(train, 2, **options), "the same figures, to the last bit"
+    assert len(found.value["loss"]) == 2
+    assert (found.checkpoint / "manifest.json").exists()
+    print("all is well")
+"""
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_a_function_on_a_cluster_returns_its_history_and_the_path_of_the_checkpoint(
+    cluster: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "call.py").write_text(FROM_PYTHON)
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [sys.executable, "call.py", cluster.address]
+    result = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=280)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.endswith("all is well\n")
+    assert re.search(r"hosts: .+ \(1\), .+ \(1\), by Ray", result.stderr)
+    assert not list(tmp_path.glob("shoal-run-*")), "what travelled is gone"
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"n": 0}, "n=0: expected a number of workers"),
+        ({"n": (1, 2)}, r"n=\(1, 2\): expected a number of workers"),
+        ({"peaces": 8}, r"shoal.ray.run\(\) has no option peaces; did you mean pieces\?"),
+        ({"folder": "/there/is/none"}, "there is no such folder. Name one that all nodes"),
+    ],
+)
+def test_what_a_function_on_a_cluster_can_not_be_given_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        shoal.ray.run(nothing, **given)

@@ -87,10 +87,21 @@ def by_rank() -> dict[str, str | list[float]]:
     def batches() -> Iterator[Any]:
         return (Batches()[index] for index in range(3))
 
-    def loader(replicas: int) -> Any:
-        dataset = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
-        sampler = torch.utils.data.DistributedSampler(dataset, replicas, rank, shuffle=False)
-        return torch.utils.data.DataLoader(dataset, batch_size=8, sampler=sampler)
+    dataset = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
+
+    def part(replicas: int) -> Any:
+        return torch.utils.data.DistributedSampler(dataset, replicas, rank % replicas, shuffle=False)
+
+    def loader(replicas: int, batch_size: int = 8) -> Any:
+        return torch.utils.data.DataLoader(dataset, batch_size=batch_size, sampler=part(replicas))
+
+    def in_batches() -> Any:
+        sampler = torch.utils.data.BatchSampler(part(size), 8, False)
+        return torch.utils.data.DataLoader(dataset, batch_sampler=sampler)
+
+    class Rows(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+        def __iter__(self) -> Iterator[Any]:
+            return iter(list(zip(x[rank::size], y[rank::size], strict=True)))
 
     whole = tf.data.Dataset.from_tensor_slices((x, y))
     scenes: dict[str, Callable[[], list[float]]] = {
@@ -102,6 +113,9 @@ def by_rank() -> dict[str, str | list[float]]:
         "sampler_of_others": lambda: trained(loader(3), batch_size=None),
         "chief_raises": lambda: trained(iter([(x, 3.0)] if rank == 0 else [(x, y)]), batch_size=None),
         "sampler": lambda: trained(loader(size), batch_size=None),
+        "sampler_of_batches": lambda: trained(in_batches(), batch_size=None),
+        "sampler_of_one": lambda: trained(loader(1, 16), batch_size=None),
+        "iterable": lambda: trained(torch.utils.data.DataLoader(Rows(), batch_size=8), batch_size=None),
         "whole": lambda: trained(x, y, batch_size=16),
         "subset": lambda: trained(whole.shard(2, 1).batch(8), batch_size=None),
     }

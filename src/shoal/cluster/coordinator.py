@@ -296,10 +296,14 @@ class Coordinator:
         now = self._clock.now()
         self._send_all(self._sender.tick(now))
         if (places := self._sender.missing_places(now)) and self._membership.view is not None:
-            for member in self._membership.view.workers:
-                is_there = member.nearby is not None and member.nearby.place in places
-                if is_there and self._membership.link_of(member.id) is None:
-                    self._events.append(Ending(member.id))
+            there = [member for member in self._membership.view.workers if member.nearby is not None]
+            lost = [member.id for member in there if member.nearby is not None and member.nearby.place in places]
+            lost = [id for id in lost if self._membership.link_of(id) is None]
+            self._events.extend(Ending(id) for id in lost)
+            if lost and self._elected is not None and self._elected.last_heard is not None:
+                after = time.time() - self._elected.last_heard
+                text = f"the host of {', '.join(lost)} is lost: the coordinator there was last heard {after:.1f} s ago"
+                self._tell_story([StoryLine(StoryKind.TROUBLE, text)])
         alone = self._sender.unheard_for(now) > 2 * LEASE
         if alone and not self._said_alone:
             self._show("too few hosts answer: nothing is decided until more are heard, or another coordinator")

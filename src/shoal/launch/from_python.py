@@ -60,11 +60,36 @@ def run(
             'call behind `if __name__ == "__main__":`. A script that is run with `shoal run` needs no call at all.'
         )
     least, most = _workers(n)
-    text, data = script_for(function)
     _check_options(options)
-    with _folder() as folder:
+    return _call(function, args, {"workers": most, "least": least, **_as_told(options)}, None)
+
+
+def run_by_ray(
+    function: Callable[..., Any],
+    n: int | None,
+    args: Sequence[Any] | Mapping[str, Any],
+    address: str,
+    folder: Path,
+    options: Mapping[str, Any],
+) -> Any:
+    """As `run`, on nodes of the Ray cluster at this address; `folder` is one that all of them see."""
+    if _is_worker():
+        raise UsageError(
+            "shoal.ray.run() was called on a worker, which loads the script or module that the function is from. Put "
+            'the call behind `if __name__ == "__main__":`.'
+        )
+    if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
+        raise UsageError(f"n={n!r}: expected a number of workers, or None: one on each node")
+    _check_options(options, "shoal.ray.run()")
+    asked = {"workers": n or 0, "ray": address, **_as_told(options)}
+    return _call(function, args, asked, folder)
+
+
+def _call(function: Callable[..., Any], args: Any, asked: Mapping[str, Any], parent: Path | None) -> Any:
+    text, data = script_for(function)
+    with _folder(parent) as folder:
         script = folder / f"{function.__name__}().py"  # a name that no module has
-        request = LaunchRequest(workers=most, least=least, script=str(script), **_as_told(options))
+        request = LaunchRequest(script=str(script), **asked)
         script.write_text(text, encoding="utf-8")
         Travels(folder).write("given", {"data": data, "args": _plain(args), "path": _path(), "argv": sys.argv}, "args")
         (folder / REQUEST).write_bytes(msgspec.json.encode(request))
@@ -95,14 +120,16 @@ def _workers(n: Any) -> tuple[int | None, int]:
     raise UsageError(f"n={n!r}: expected a number of workers, or a range such as (2, 6)")
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
+def _check_options(options: Mapping[str, Any], caller: str = "shoal.run()") -> None:
     for name in options:
         if name in _OF_HOSTS:
-            raise UsageError(f"{name}: workers from other hosts can't join a function's run; use `shoal run` for that")
+            raise UsageError(
+                f"{name}: workers from other hosts can't join a function's run; use `shoal run` for that, or shoal.ray"
+            )
         if name not in _OPTIONS:
             near = difflib.get_close_matches(name, _OPTIONS, 1)
             hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(_OPTIONS)}"
-            raise UsageError(f"shoal.run() has no option {name}; {hint}")
+            raise UsageError(f"{caller} has no option {name}; {hint}")
 
 
 def _as_told(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,8 +161,9 @@ def _path() -> list[str]:
 
 
 @contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="shoal-run-"))
+def _folder(parent: Path | None) -> Iterator[Path]:
+    """A new one, in the system's folder of temporary files if nobody says where."""
+    folder = Path(tempfile.mkdtemp(prefix="shoal-run-", dir=parent))
     try:
         yield folder
     finally:

@@ -18,6 +18,7 @@ from shoal.wire.messages import Message
 BEAT = 0.5  # seconds
 LEASE = 2.0  # seconds: a coordinator that hosts which are enough have not answered for so long says nothing to any
 MISSED = 2.0  # seconds after its start in which the hosts that are left have found a new coordinator
+MISSED_ALONE = 1.0  # the same, where all others have found it: two announcements reach whoever is there
 _CHUNK = 512 * 1024  # bytes of an entry in one message
 
 Sending = tuple[int, Message]  # over which link, and what
@@ -100,9 +101,9 @@ class RecordSender:
 
     def missing_places(self, now: float) -> set[str]:
         """Hosts that had workers when this coordinator took over, and have not found it: told once each."""
-        if now - self._began < MISSED or self.epoch == 1:
-            return set()
         gone = {voter for voter in self._seats if voter not in self._links and voter not in self._missed}
+        if now - self._began < (MISSED_ALONE if len(gone) == 1 else MISSED) or self.epoch == 1:
+            return set()
         self._missed |= set(self._seats)
         here = {self._seats[voter].place for voter in self._links}
         return {self._seats[voter].place for voter in gone} - here

@@ -24,6 +24,7 @@ class SuccessionStart(msgspec.Struct, frozen=True):
     logs: str = ""  # a folder; empty: as the run's settings have it
     fenced: tuple[str, ...] = ()  # voters that somebody has seen to be dead
     seats: dict[str, HostSeat] = {}  # of all voters, those of dead hosts too
+    last_heard: float | None = None  # when the coordinator before said something last, in seconds since the epoch
 
     def save(self, folder: Path) -> None:
         draft = folder / f".{_FILE}"

@@ -20,7 +20,7 @@ from shoal.data.structure import Skeleton, flatten, rebuild
 from shoal.errors import CannotDistribute, UsageError
 from shoal.hook import data_private, keras_private
 from shoal.hook.backends import leaves
-from shoal.hook.calls.refused_data import refuse_divided, refuse_inner_sampler
+from shoal.hook.calls.refused_data import refuse_divided, refuse_sampler_by_rank
 from shoal.hook.calls.shard_streams import ShardStream
 from shoal.training.data_agreement import agree_on_data
 from shoal.training.run import Run
@@ -83,7 +83,7 @@ def _open(request: DataRequest, run: Run) -> AbstractSource:
     if data_private.is_grain_map(x):
         return _grain_map(request)
     if _is_torch_loader(x):
-        return _torch_loader(request, run)
+        return _torch_loader(request)
     if _is_tf_dataset(x):
         return _tf_dataset(request, run)
     if _is_iterator(x):
@@ -119,7 +119,7 @@ def size_of_batches(request: DataRequest, spec: Spec) -> int:
     if is_arrays(request.x):
         return min(request.batch_size_of(spec.samples), spec.samples)
     if _is_torch_loader(request.x) and isinstance(request.x.batch_size, int):
-        return request.x.batch_size * _replicas(request.x)
+        return request.x.batch_size
     return spec.samples
 
 
@@ -291,7 +291,7 @@ def _shard_stream(request: DataRequest) -> AbstractSource:
     return stream.source(request.what, partial(rows_of, request), request.steps, goes_on)
 
 
-def _torch_loader(request: DataRequest, run: Run) -> AbstractSource:
+def _torch_loader(request: DataRequest) -> AbstractSource:
     """Map-style loaders with the usual samplers are indexed; any other loader is a stream."""
     from torch.utils.data import default_collate
 
@@ -300,19 +300,17 @@ def _torch_loader(request: DataRequest, run: Run) -> AbstractSource:
         raise UsageError(
             "class_weight is not supported with a torch DataLoader: return sample weights from the data set"
         )
+    refuse_sampler_by_rank(request.what, loader)
     shuffles = _shuffles(loader)
     if shuffles is None:
-        refuse_inner_sampler(request.what, loader)
         return _loader_stream(request)
-    if _replicas(loader) > 1:
-        _tell_of_sampler(request, loader.sampler, run)
 
     def load(indices: Sequence[int]) -> tuple[Rows, Skeleton]:
         many = getattr(loader.dataset, "__getitems__", None)  # torch's own loader uses it, too
         found = many(list(indices)) if callable(many) else [loader.dataset[i] for i in indices]
         return rows_of(request, loader.collate_fn(found))
 
-    count, size = len(loader.dataset), loader.batch_size * _replicas(loader)
+    count, size = len(loader.dataset), loader.batch_size
     if count == 0 or (loader.drop_last and count < size):
         raise UsageError(
             f"{request.what}(): the DataLoader has no batch: {count} samples, batches of {size}"
@@ -354,28 +352,6 @@ def _shuffles(loader: Any) -> bool | None:
 
 def _loader_stream(request: DataRequest) -> AbstractSource:
     return _stream(request, Restartable(lambda: iter(request.x)), _length(request.x))
-
-
-def _tell_of_sampler(request: DataRequest, sampler: Any, run: Run) -> None:
-    """A DistributedSampler would leave to each worker a part of the data; but Shoal divides it."""
-    if sampler.num_replicas != run.workers:
-        raise CannotDistribute(
-            f"{request.what}(): a DistributedSampler with num_replicas={sampler.num_replicas}, in a run of "
-            f"{run.workers} workers. Leave it out: Shoal divides the batches of the whole data set among the workers."
-        )
-    size = request.x.batch_size
-    run.tell(
-        f"{request.what}(): instead of the DistributedSampler, Shoal divides the data: batches of "
-        f"{size * run.workers} samples, {size} for each of {run.workers} workers, from the whole data set"
-    )
-
-
-def _replicas(loader: Any) -> int:
-    """A loader with a DistributedSampler says how large the batch of one worker is."""
-    from torch.utils.data import DistributedSampler
-
-    sampler = getattr(loader, "sampler", None)
-    return int(sampler.num_replicas) if isinstance(sampler, DistributedSampler) else 1
 
 
 def _tf_dataset(request: DataRequest, run: Run) -> AbstractSource:

@@ -34,16 +34,20 @@ def refuse_divided(what: str, x: Any, inner: Any) -> None:
         )
 
 
-def refuse_inner_sampler(what: str, loader: Any) -> None:
-    """A DistributedSampler within another sampler: of such a loader the chief's part alone would be read."""
+def refuse_sampler_by_rank(what: str, loader: Any) -> None:
+    """A DistributedSampler, be it the loader's own or within another: `batch_size` is that of one part then, and a
+    stream would be read from the chief's part alone."""
     from torch.utils.data import DistributedSampler
 
-    sampler, depth = getattr(loader, "batch_sampler", None) or getattr(loader, "sampler", None), 0
+    sampler, depth = getattr(loader, "batch_sampler", None), 0
+    if sampler is None:  # not by its truth: that of an iterable data set asks for a length, and has none
+        sampler = getattr(loader, "sampler", None)
     while sampler is not None and depth < 10:
         if isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1:
             raise CannotDistribute(
                 f"{what}(): the DataLoader takes its samples from a DistributedSampler, part {sampler.rank} of "
                 f"{sampler.num_replicas}. Leave it out: Shoal divides the batches of the whole data set among the "
-                "workers. DataLoader(dataset, batch_size=…, shuffle=True) is read by all of them, each its own rows."
+                "workers. DataLoader(dataset, batch_size=…, shuffle=True) is read by all of them, each its own rows; "
+                "batch_size is then that of all workers together."
             )
         sampler, depth = getattr(sampler, "sampler", None), depth + 1

@@ -166,7 +166,11 @@ class AgentCoordination(AbstractCoordination):
                 if self._own is not None:
                     self._own.stop()
             elif self._own is None:
-                told.append(MemberTold("the coordinator is gone; this host was elected to have the next one"))
+                unheard = self._keeper.unheard_for()
+                text = (
+                    f"the coordinator is gone, last heard {unheard:.1f} s ago; this host was elected to have the next"
+                )
+                told.append(MemberTold(text))
                 self._own = self._start()
                 self._selector.register(self._own, selectors.EVENT_READ)
             else:

@@ -403,6 +403,7 @@ class HostKeeper:
             part.logs,
             self._voter.fenced,
             self._seats,
+            time.time() - self.unheard_for(),
         ).save(self._folder)
         self._copy.save(self._folder)
         self._target, self._published = None, _stamp(self._folder)
