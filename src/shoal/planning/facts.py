@@ -74,6 +74,7 @@ class PlanFacts(msgspec.Struct, frozen=True):
     cuts: tuple[CutFacts, ...] = ()
     meshes: tuple[MeshFacts, ...] = ()
     left_out: dict[str, str] = {}  # what is no candidate, and why
+    compiling: float = 0.0  # seconds until a program is there for pieces of another size
 
     @property
     def workers(self) -> int:
