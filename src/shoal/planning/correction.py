@@ -23,7 +23,6 @@ from shoal.planning.facts import PlanFacts, StageFacts, at_rows
 from shoal.planning.replay import filling
 
 WINDOW = 31  # steps
-ENOUGH = 15  # steps, before anything is concluded from them
 _ALIKE = 1.1  # members whose speeds differ by less than this factor are equally fast
 _SPEEDS = (1e-3, 1e3)  # what a speed may be; anything else is a clock's mistake
 _FACTORS = (0.1, 10.0)  # the same, of an update

@@ -35,6 +35,7 @@ class StageFacts(msgspec.Struct, frozen=True):
     why_not_sliced: str = ""  # of the whole model; empty: its update can be sliced
     sliced: float = 0.0  # seconds that a sliced update takes, of all slices together
     adopting: float = 0.0  # seconds in which a worker takes over weights that others have updated
+    compiling: float = 0.0  # seconds until there is a program for pieces of another size
 
 
 class CutFacts(msgspec.Struct, frozen=True):
@@ -74,7 +75,6 @@ class PlanFacts(msgspec.Struct, frozen=True):
     cuts: tuple[CutFacts, ...] = ()
     meshes: tuple[MeshFacts, ...] = ()
     left_out: dict[str, str] = {}  # what is no candidate, and why
-    compiling: float = 0.0  # seconds until a program is there for pieces of another size
 
     @property
     def workers(self) -> int:

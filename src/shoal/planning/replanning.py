@@ -6,7 +6,8 @@ candidate is predicted anew. Another one is taken when its step is expected to b
 that saves in the steps that are left is more than the change costs.
 
 What a kind of plan really took is remembered for as long as the members stay: a plan that has turned out slower than
-predicted is compared by what it took. So plans are not changed to and fro, each kind is tried at most once.
+predicted is compared by what it took. So plans are not changed to and fro, each kind is tried at most once. With every
+change it takes twice as many steps until the next look.
 
 A change that a fit can't make between two steps (into stages, or out of them) is told as advice, once.
 """
@@ -19,13 +20,14 @@ import msgspec
 
 from shoal.observe.amounts import duration
 from shoal.planning.candidates import Kind, PlanCandidate, candidates
-from shoal.planning.correction import ENOUGH, Off, RecentSteps, StepSeen, corrected, stages_of
+from shoal.planning.correction import Off, RecentSteps, StepSeen, corrected, stages_of
 from shoal.planning.facts import PlanFacts
 from shoal.planning.replay import Prediction, predict
 
 MARGIN = 1.05  # times as long as with another plan: only then is it worth a change
 PAYS = 2.0  # times its price that a change must save: what it costs is only estimated
-LOOK_EVERY = 30  # steps
+LOOK_EVERY = 30  # steps, at first
+_MOST_DOUBLED = 20
 CHANGED = 1.1  # a speed, or the time of a step, that is off by this factor since the last look means another look
 
 
@@ -36,7 +38,8 @@ class PlanStanding(msgspec.Struct, frozen=True):
     seconds: float  # that a step is expected to take
     off: dict[Kind, Off] = {}
     factors: dict[Kind, float] = {}
-    members: tuple[str, ...] = ()  # of which `off` and `factors` are
+    members: tuple[str, ...] = ()  # of which `off`, `factors` and `changes` are
+    changes: int = 0  # of the plan
     advised: tuple[str, ...] = ()
 
 
@@ -77,9 +80,11 @@ class Replanning:
         had = self._recent.members
         self._recent.add(seen, self.plan)
         if seen.members != self.standing.members:  # what was learnt of other members' steps does not count
-            self.standing = msgspec.structs.replace(self.standing, members=seen.members, off={}, factors={})
+            self.standing = msgspec.structs.replace(self.standing, members=seen.members, off={}, factors={}, changes=0)
             self._looked = ()
-        if self._recent.count < ENOUGH + 1 or self._recent.count % LOOK_EVERY:
+        # After each change it takes twice as many steps until the next: noise can't change plans to and fro for long.
+        every = LOOK_EVERY << min(self.standing.changes, _MOST_DOUBLED)
+        if not self._recent.count or self._recent.count % every:
             return None
         now = (self._recent.took, *self._recent.speeds)
         if self._looked and all(_alike(one, other) for one, other in zip(now, self._looked, strict=True)):
@@ -114,7 +119,9 @@ class Replanning:
             f"plan: {plan.name} instead of {self.plan.name} from step {total} on, since {cause}: "
             f"{duration(seconds)} per step are expected, {duration(self._recent.took)} were taken"
         )
-        self.standing = msgspec.structs.replace(self.standing, plan=plan, seconds=seconds)
+        self.standing = msgspec.structs.replace(
+            self.standing, plan=plan, seconds=seconds, changes=self.standing.changes + 1
+        )
         self._recent.forget()
         self._looked = ()
         return Replan(plan, seconds, text, is_advice=False)
@@ -155,11 +162,12 @@ def _is_possible(plan: PlanCandidate, other: PlanCandidate) -> bool:
 def _price(facts: PlanFacts, plan: PlanCandidate, other: PlanCandidate) -> float:
     """Seconds that a change takes: what moves in memory, and programs that are compiled anew."""
     price, stages = 0.0, stages_of(facts, other)
+    compiling = facts.whole.compiling if facts.whole is not None else 0.0
     if other.pieces != plan.pieces:
-        price += facts.compiling * len(stages)
+        price += compiling
     if other.kind is not plan.kind:
         state = stages[0].optimizer + 2 * stages[0].weights
-        price += facts.compiling + state / facts.link.copying
+        price += compiling + state / facts.link.copying
     return price
 
 

@@ -214,7 +214,8 @@ class Session:
         assert self._planner is not None
         self._planner(facts)
 
-    def expect(self, seconds: float) -> None:
+    def expect(self, plan: str, seconds: float) -> None:
+        self.recorder.plan = plan
         self._pace = StepPace(seconds)
 
     @property

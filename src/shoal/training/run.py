@@ -123,8 +123,8 @@ class Run(Protocol):
     def hand_over(self, facts: bytes) -> None:
         """Where there are only plans: gives what was measured to whoever wants it, and does not return."""
 
-    def expect(self, seconds: float) -> None:
-        """Steps from now on are expected to take so long: what they take is told in the story."""
+    def expect(self, plan: str, seconds: float) -> None:
+        """Steps from now on are expected to take so long, by this plan: what they take is told in the story."""
 
     @property
     def every(self) -> int | None:

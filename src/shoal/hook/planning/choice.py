@@ -19,12 +19,14 @@ from shoal.hook.calls.fit import fit, prepared_for
 from shoal.hook.planning.measuring import cut_facts, whole_facts
 from shoal.hook.planning.timing import measured_link
 from shoal.hook.scopes import Plans
+from shoal.hook.served.sliced_choice import ENCODED
 from shoal.hook.stages.graph import refuse_unless_stageable
 from shoal.observe.phases import Phase
 from shoal.observe.story import StoryKind
 from shoal.planning.candidates import Kind, PlanCandidate
 from shoal.planning.facts import CutFacts, PlanFacts, StageFacts, at_rows
 from shoal.planning.ranking import Ranking, rank, why_first
+from shoal.planning.replanning import Replanning
 from shoal.planning.replay import predict
 from shoal.strategies.abstract import AbstractStrategy
 from shoal.strategies.allreduce import AllReduce
@@ -46,6 +48,7 @@ class Planned(msgspec.Struct, frozen=True):
 
     candidate: PlanCandidate
     seconds: float  # that a step is expected to take
+    facts: PlanFacts | None = None  # from which it was made, so that steps can be compared with it
 
 
 def planned(run: Run, model: Any, arguments: FitArguments) -> AbstractStrategy:
@@ -57,9 +60,12 @@ def planned(run: Run, model: Any, arguments: FitArguments) -> AbstractStrategy:
         lambda kept: msgspec.msgpack.decode(kept, type=Planned),
     )
     strategy = strategy_for(found.candidate)
-    run.memory.of(Plans).keep(model, strategy)
+    replanning = None
+    if found.facts is not None and found.candidate.kind is not Kind.MESH:
+        replanning = Replanning(found.facts, found.candidate, found.seconds, run.pieces)
+    run.memory.of(Plans).keep(model, strategy, replanning)
     if found.seconds:
-        run.expect(found.seconds)
+        run.expect(found.candidate.name, found.seconds)
     return strategy
 
 
@@ -81,7 +87,7 @@ def _plan(run: Run, model: Any, arguments: FitArguments) -> Planned:
     facts = _agreed([msgspec.msgpack.decode(value, type=PlanFacts) for value in told.values])
     ranking = rank(facts, facts.limit, run.pieces)
     _tell(run, ranking)
-    return Planned(ranking.first.candidate, ranking.first.seconds)
+    return Planned(ranking.first.candidate, ranking.first.seconds, facts)
 
 
 def _agreed(everybody: Sequence[PlanFacts]) -> PlanFacts:
@@ -129,6 +135,8 @@ def _measured(run: Run, model: Any, arguments: FitArguments) -> PlanFacts:
         if any(looks_after_batches(each) for each in given_callbacks(arguments.callbacks)):
             why = "a callback may look at the weights after every batch, and all would be copied for it"
             whole = msgspec.structs.replace(whole, why_not_sliced=whole.why_not_sliced or why)
+        if not prepared.codec.is_identity:
+            whole = msgspec.structs.replace(whole, why_not_sliced=whole.why_not_sliced or ENCODED)
         facts = PlanFacts(batch, (1.0,) * workers, measured_link(), here, limit, whole=whole)
         if not run.is_chief:
             return facts
