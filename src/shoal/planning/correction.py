@@ -18,9 +18,10 @@ from typing import NamedTuple
 import msgspec
 
 from shoal.data.order import piece_bounds
-from shoal.planning.candidates import Kind, PlanCandidate
+from shoal.planning.candidates import Kind, PlanCandidate, cut_of
 from shoal.planning.facts import PlanFacts, StageFacts, at_rows
 from shoal.planning.replay import filling
+from shoal.strategies.placement import StagePlacement
 
 WINDOW = 31  # steps
 _ALIKE = 1.1  # members whose speeds differ by less than this factor are equally fast
@@ -40,6 +41,7 @@ class StepSeen(NamedTuple):
     seconds: tuple[float, ...]  # that the work took
     updates: tuple[float, ...]  # that each one's update took, in the step before
     took: tuple[float, ...]  # from the end of a step to the end of the next one, as each has it
+    placement: StagePlacement | None = None  # of stages, in a pipeline; the members in the order of ranks
 
 
 class Off(msgspec.Struct, frozen=True, array_like=True):
@@ -128,7 +130,7 @@ class RecentSteps:
 
 def stages_of(facts: PlanFacts, plan: PlanCandidate) -> Sequence[StageFacts]:
     if plan.kind is Kind.PIPELINE:
-        return next(cut.stages for cut in facts.cuts if len(cut.stages) == plan.stages)
+        return cut_of(facts, plan).stages
     assert facts.whole is not None, "only what was measured is a plan"
     return (facts.whole,)
 

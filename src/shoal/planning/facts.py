@@ -43,6 +43,7 @@ class CutFacts(msgspec.Struct, frozen=True):
 
     stages: tuple[StageFacts, ...]
     costs: tuple[float, ...]  # by which workers are dealt to stages
+    speeds: tuple[float, ...] = ()  # of the workers for which it is cut; empty: for equal ones
 
 
 class MeshFacts(msgspec.Struct, frozen=True):

@@ -14,15 +14,18 @@ A change that a fit can't make between two steps (into stages, or out of them) i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import fsum
 from typing import NamedTuple
 
 import msgspec
 
 from shoal.observe.amounts import duration
-from shoal.planning.candidates import Kind, PlanCandidate, candidates
+from shoal.planning.candidates import Kind, PlanCandidate, candidates, cut_of
 from shoal.planning.correction import Off, RecentSteps, StepSeen, corrected, stages_of
 from shoal.planning.facts import PlanFacts
-from shoal.planning.replay import Prediction, predict
+from shoal.planning.replay import Prediction, placed, predict
+from shoal.strategies.placement import StagePlacement
 
 MARGIN = 1.05  # times as long as with another plan: only then is it worth a change
 PAYS = 2.0  # times its price that a change must save: what it costs is only estimated
@@ -50,6 +53,7 @@ class Replan(NamedTuple):
     seconds: float
     text: str
     is_advice: bool  # nothing is done
+    placement: StagePlacement | None = None  # of a pipeline's stages: they move
 
 
 class Replanning:
@@ -91,32 +95,45 @@ class Replanning:
             return None
         cause = self._cause(had, now)
         self._looked = now
-        return self._look(cause, total, left)
+        return self._look(cause, total, left, seen.placement)
 
-    def _look(self, cause: str, total: int, left: int) -> Replan | None:
+    def _look(self, cause: str, total: int, left: int, placement: StagePlacement | None) -> Replan | None:
         standing, took = self.standing, self._recent.took
         factors = {**standing.factors, standing.plan.kind: self._recent.update_factor(standing.plan)}
         facts = corrected(self._facts, self._recent.speeds, factors)
-        here = predict(facts, standing.plan)
+        here = predict(facts, standing.plan, placement)
         off = {**standing.off, standing.plan.kind: Off.of(took, here.seconds)}
         self.standing = msgspec.structs.replace(standing, off=off, factors=factors)
         found: list[tuple[float, PlanCandidate]] = []
         for one in candidates(facts, self._pieces):
-            expected = predict(facts, one)
+            expected = predict(facts, one, self._placement(facts, one, placement))
             seconds = off.get(one.kind, off[standing.plan.kind])(expected.seconds)
-            if one != standing.plan and took > MARGIN * seconds and _fits(facts, expected, here):
+            same = one == standing.plan and not _moves(facts, one, placement)
+            if not same and took > MARGIN * seconds and _fits(facts, expected, here):
                 found.append((seconds, one))
         found.sort(key=lambda pair: (pair[0], pair[1].kind.simplicity, pair[1].pieces))
         for seconds, one in found:
             if not _is_possible(standing.plan, one):
                 continue
-            if (took - seconds) * left > PAYS * _price(facts, standing.plan, one):
-                return self._change(one, seconds, cause, total)
+            moving = _moves(facts, one, placement)
+            if (took - seconds) * left > PAYS * _price(facts, standing.plan, one, moving):
+                return self._change(one, seconds, cause, total, placement if moving else None)
         return self._advice(found, took)
 
-    def _change(self, plan: PlanCandidate, seconds: float, cause: str, total: int) -> Replan:
+    def _placement(self, facts: PlanFacts, plan: PlanCandidate, before: StagePlacement | None) -> StagePlacement | None:
+        """Of its stages, as a change would have it; None: as it would begin."""
+        if before is None or not _is_possible(self.plan, plan):
+            return None
+        return placed(facts, cut_of(facts, plan), self._recent.members) if _moves(facts, plan, before) else before
+
+    def _change(
+        self, plan: PlanCandidate, seconds: float, cause: str, total: int, before: StagePlacement | None
+    ) -> Replan:
+        facts = corrected(self._facts, self._recent.speeds, {})
+        placement = placed(facts, cut_of(facts, plan), self._recent.members) if before is not None else None
+        instead = f"instead of {self.plan.name}" if plan != self.plan else "with stages at other workers"
         text = (
-            f"plan: {plan.name} instead of {self.plan.name} from step {total} on, since {cause}: "
+            f"plan: {plan.name} {instead} from step {total} on, since {cause}: "
             f"{duration(seconds)} per step are expected, {duration(self._recent.took)} were taken"
         )
         self.standing = msgspec.structs.replace(
@@ -124,7 +141,7 @@ class Replanning:
         )
         self._recent.forget()
         self._looked = ()
-        return Replan(plan, seconds, text, is_advice=False)
+        return Replan(plan, seconds, text, is_advice=False, placement=placement)
 
     def _advice(self, found: list[tuple[float, PlanCandidate]], took: float) -> Replan | None:
         for seconds, one in found:
@@ -156,11 +173,26 @@ def _is_possible(plan: PlanCandidate, other: PlanCandidate) -> bool:
     alike = {Kind.DATA, Kind.SLICED}
     if plan.kind in alike:
         return other.kind in alike
-    return (plan.kind, plan.stages, plan.mesh) == (other.kind, other.stages, other.mesh)
+    same = (plan.kind, plan.stages, plan.speeds, plan.mesh)
+    return same == (other.kind, other.stages, other.speeds, other.mesh)
 
 
-def _price(facts: PlanFacts, plan: PlanCandidate, other: PlanCandidate) -> float:
-    """Seconds that a change takes: what moves in memory, and programs that are compiled anew."""
+def _moves(facts: PlanFacts, plan: PlanCandidate, placement: StagePlacement | None) -> list[int]:
+    """The stages that workers of these speeds would get, and do not have: one entry for each worker that gets one."""
+    if placement is None or plan.kind is not Kind.PIPELINE:
+        return []
+    members = tuple(placement.computes)
+    cut = cut_of(facts, plan)
+    if len(cut.stages) > len(members):
+        return []  # one who came would change it again
+    wanted = placed(facts, cut, members)
+    if wanted.computes == placement.computes:
+        return []
+    return [stage for member in members for stage in wanted.of(member) if stage not in placement.of(member)] or [0]
+
+
+def _price(facts: PlanFacts, plan: PlanCandidate, other: PlanCandidate, moving: Sequence[int]) -> float:
+    """Seconds that a change takes: what moves, and programs that are compiled anew."""
     price, stages = 0.0, stages_of(facts, other)
     compiling = facts.whole.compiling if facts.whole is not None else 0.0
     if other.pieces != plan.pieces:
@@ -168,7 +200,8 @@ def _price(facts: PlanFacts, plan: PlanCandidate, other: PlanCandidate) -> float
     if other.kind is not plan.kind:
         state = stages[0].optimizer + 2 * stages[0].weights
         price += compiling + state / facts.link.copying
-    return price
+    speed = facts.link.bandwidth or facts.link.copying
+    return price + fsum(compiling + (stages[one].weights + stages[one].optimizer) / speed for one in moving)
 
 
 def _fits(facts: PlanFacts, expected: Prediction, here: Prediction) -> bool:

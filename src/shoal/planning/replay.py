@@ -13,7 +13,7 @@ import msgspec
 
 from shoal.collectives.tree import cover
 from shoal.data.order import piece_bounds, pieces_of
-from shoal.planning.candidates import Kind, PlanCandidate
+from shoal.planning.candidates import Kind, PlanCandidate, cut_of
 from shoal.planning.facts import CutFacts, LinkFacts, PlanFacts, StageFacts, at_rows
 from shoal.strategies.balance import Balance, WorkerPace
 from shoal.strategies.holders import share
@@ -32,11 +32,10 @@ class Prediction(msgspec.Struct, frozen=True):
     memory: tuple[float, ...]  # by worker: bytes at the most
 
 
-def predict(facts: PlanFacts, candidate: PlanCandidate) -> Prediction:
-    """Replays one step of a candidate."""
+def predict(facts: PlanFacts, candidate: PlanCandidate, placement: StagePlacement | None = None) -> Prediction:
+    """Replays one step of a candidate. `placement`: who holds which stages, if not as it would begin."""
     if candidate.kind is Kind.PIPELINE:
-        cut = next(one for one in facts.cuts if len(one.stages) == candidate.stages)
-        return _in_stages(facts, cut, candidate.pieces)
+        return _in_stages(facts, cut_of(facts, candidate), candidate.pieces, placement)
     if candidate.kind is Kind.MESH:
         whole = next(one.whole for one in facts.meshes if one.mesh == candidate.mesh)
     else:
@@ -132,14 +131,22 @@ def _moved(nbytes: float, slots: Sequence[int]) -> float:
 # Pipelines ------------------------------------------------------------------------------------------------
 
 
-def _in_stages(facts: PlanFacts, cut: CutFacts, pieces: int) -> Prediction:
+def placed(facts: PlanFacts, cut: CutFacts, members: Sequence[str]) -> StagePlacement:
+    """Who holds which stages, with workers of these speeds."""
+    return place(cut.costs, members, copies=True, speeds=facts.speeds)
+
+
+def _in_stages(facts: PlanFacts, cut: CutFacts, pieces: int, placement: StagePlacement | None) -> Prediction:
     pieces = pieces_of(facts.batch, pieces)
     rows = _rows(facts.batch, pieces)
     members, speeds, link = _members(facts), facts.speeds, facts.link
     stages, ranks = cut.stages, range(len(members))
-    placement = place(cut.costs, members, copies=True)
+    if placement is None:
+        placement = place(cut.costs, members, copies=True, speeds=cut.speeds or None)
+    else:  # ranks are all that the replay knows
+        members = tuple(placement.computes)
     holds = placement.holds
-    held = _held_pieces(facts, cut, placement, pieces)
+    held = _held_pieces(facts, cut, placement, pieces, members)
     schedule = [actions_of(held, rank) for rank in ranks]
     holding = [[rank for rank in ranks if stage in holds[members[rank]]] for stage in range(len(stages))]
 
@@ -180,8 +187,9 @@ def _in_stages(facts: PlanFacts, cut: CutFacts, pieces: int) -> Prediction:
     return Prediction(whole, busy, moved, tuple(memory))
 
 
-def _held_pieces(facts: PlanFacts, cut: CutFacts, placement: StagePlacement, pieces: int) -> Held:
-    members = _members(facts)
+def _held_pieces(
+    facts: PlanFacts, cut: CutFacts, placement: StagePlacement, pieces: int, members: tuple[str, ...]
+) -> Held:
     balances = [_balance(facts, members, 1.0, [0.0] * len(members)) for _ in cut.stages]
     return share(placement.computes, pieces, members, balances)
 

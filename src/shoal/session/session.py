@@ -198,6 +198,11 @@ class Session:
         return self._config.stages
 
     @property
+    def speeds(self) -> tuple[float, ...]:
+        """What the command line said, with strategy pipeline."""
+        return self._config.speeds
+
+    @property
     def sliced(self) -> bool:
         return self._config.sliced
 

@@ -10,6 +10,7 @@ from shoal.observe.story import StoryKind
 from shoal.planning.candidates import PlanCandidate
 from shoal.planning.correction import StepSeen
 from shoal.planning.replanning import PlanStanding, Replanning
+from shoal.strategies.placement import StagePlacement
 from shoal.training.position import Position
 from shoal.training.run import Run
 
@@ -21,6 +22,7 @@ class PlanInForce:
         self._run = run
         self._replanning = replanning
         self._epochs = epochs
+        self.placement: StagePlacement | None = None  # of stages, that the last change wants
 
     @property
     def candidate(self) -> PlanCandidate:
@@ -55,6 +57,7 @@ class PlanInForce:
         self._run.tell(found.text, below_bar=True)
         self._run.happened(StoryKind.PLAN, found.text, at.total)
         if not found.is_advice:
+            self.placement = found.placement
             self._run.expect(found.plan.name, found.seconds)
         return not found.is_advice
 

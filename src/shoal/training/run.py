@@ -109,6 +109,10 @@ class Run(Protocol):
         """With strategy pipeline: what the command line said."""
 
     @property
+    def speeds(self) -> tuple[float, ...]:
+        """The same: of the workers by rank, relative to each other; empty if it said nothing."""
+
+    @property
     def sliced(self) -> bool:
         """Whether the command line said that updates are sliced."""
 

@@ -97,10 +97,12 @@ class _OnWorker:
         refuse_unless_stageable(self._model, given_callbacks(self._arguments.callbacks), settings.lean)
         with self._prepared(settings.pieces, staged=True) as prepared:
             model, engine, shape = self._model, engine_for(self._run, self._model), prepared.shape
-            found = KerasStages(model, engine, shape, settings.stages)
+            found = KerasStages(model, engine, shape, settings.stages, settings.speeds)
             averaged = engine.train_logs.averaged()
             metrics = PartShape(engine.variables, [], [], shape.only.metrics, [], averaged=averaged)
-            training = PipelinedTraining(self._run, prepared, self._arguments, self._call, settings, found, metrics)
+            training = PipelinedTraining(
+                self._run, prepared, self._arguments, self._call, settings, found, metrics, self._plan_in_force()
+            )
             with contextlib.closing(training):
                 over = training.run()
             if settings.lean:

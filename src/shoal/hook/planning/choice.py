@@ -71,7 +71,7 @@ def planned(run: Run, model: Any, arguments: FitArguments) -> AbstractStrategy:
 
 def strategy_for(candidate: PlanCandidate) -> AbstractStrategy:
     if candidate.kind is Kind.PIPELINE:
-        return Pipeline(candidate.stages, candidate.pieces)
+        return Pipeline(candidate.stages, candidate.pieces, speeds=candidate.speeds)
     return AllReduce(candidate.pieces, sliced=candidate.kind is Kind.SLICED)
 
 
@@ -92,12 +92,18 @@ def _plan(run: Run, model: Any, arguments: FitArguments) -> Planned:
 
 def _agreed(everybody: Sequence[PlanFacts]) -> PlanFacts:
     """What the chief has measured counts for all. How fast each is, and how much memory it has, it says itself."""
-    seconds = [facts.whole.times[-1].forward for facts in everybody if facts.whole is not None]
-    speeds = [seconds[0] / own for own in seconds]
-    if max(speeds) < _ALIKE * min(speeds):
-        speeds = [1.0] * len(speeds)
     limits = [facts.limit for facts in everybody if facts.limit is not None]
-    return msgspec.structs.replace(everybody[0], speeds=tuple(speeds), limit=min(limits, default=None))
+    return msgspec.structs.replace(everybody[0], limit=min(limits, default=None))
+
+
+def _speeds(run: Run, whole: StageFacts) -> tuple[float, ...]:
+    """Of all workers; 1.0 is the chief's. As the user has said, where there are only plans. Collective."""
+    if run.only_plans:
+        return run.speeds or (1.0,) * run.workers
+    told = run.worker_group.gather("plan: how fast each is", msgspec.msgpack.encode(whole.times[-1].forward))
+    seconds = [msgspec.msgpack.decode(value, type=float) for value in told.values]
+    speeds = tuple(round(seconds[0] / own, 2) for own in seconds)
+    return speeds if max(speeds) >= _ALIKE * min(speeds) else (1.0,) * len(speeds)
 
 
 def _unmeasured(run: Run) -> Planned:
@@ -137,10 +143,10 @@ def _measured(run: Run, model: Any, arguments: FitArguments) -> PlanFacts:
             whole = msgspec.structs.replace(whole, why_not_sliced=whole.why_not_sliced or why)
         if not prepared.codec.is_identity:
             whole = msgspec.structs.replace(whole, why_not_sliced=whole.why_not_sliced or ENCODED)
-        facts = PlanFacts(batch, (1.0,) * workers, measured_link(), here, limit, whole=whole)
+        facts = PlanFacts(batch, _speeds(run, whole), measured_link(), here, limit, whole=whole)
         if not run.is_chief:
             return facts
-        cuts, left_out = _cuts(run, model, prepared, arguments, batch)
+        cuts, left_out = _cuts(run, model, prepared, arguments, facts)
         if whole.why_not_sliced:
             left_out[str(Kind.SLICED)] = whole.why_not_sliced
         whole = _with_activations(whole, cuts)
@@ -167,7 +173,7 @@ def _overhead(run: Run, model: Any, bare: FitArguments, facts: PlanFacts) -> flo
 
 
 def _cuts(
-    run: Run, model: Any, prepared: Prepared, arguments: FitArguments, batch: int
+    run: Run, model: Any, prepared: Prepared, arguments: FitArguments, facts: PlanFacts
 ) -> tuple[list[CutFacts], dict[str, str]]:
     """The ways to cut the model that there are, and why others are not."""
     pipeline = str(Kind.PIPELINE)
@@ -180,7 +186,8 @@ def _cuts(
     except CannotDistribute as error:
         return [], {pipeline: str(error)}
     found: list[CutFacts] = []
-    most = max(1, batch // run.workers)
+    most = max(1, facts.batch // run.workers)
+    speeds = facts.speeds if len(set(facts.speeds)) > 1 else ()
     sizes = sorted({max(1, most // _SMALLER), most})
     for stages in _stage_counts(run.workers):
         run.record(Phase.MEASURING, f"{stages} stages")
@@ -188,6 +195,9 @@ def _cuts(
         if isinstance(cut, str):  # nor can it be cut into more
             return found, {f"{pipeline} of {stages} stages or more": cut}
         found.append(cut)
+        unequal = cut_facts(model, prepared, engine_for(run, model), stages, sizes, speeds) if speeds else cut
+        if isinstance(unequal, CutFacts) and unequal.costs != cut.costs:
+            found.append(unequal)
     return found, {}
 
 

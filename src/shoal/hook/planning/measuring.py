@@ -120,11 +120,18 @@ def _lined_up(size: int) -> Array:
 
 
 def cut_facts(
-    model: Any, prepared: Prepared, engine: AbstractEngine, stages: int, sizes: Sequence[int]
+    model: Any,
+    prepared: Prepared,
+    engine: AbstractEngine,
+    stages: int,
+    sizes: Sequence[int],
+    speeds: tuple[float, ...] = (),
 ) -> CutFacts | str:
-    """Of the model in so many stages, with pieces of these sizes; or why it can't be cut so."""
+    """Of the model in so many stages, for workers of these speeds, with pieces of these sizes; or why it can't be cut
+    so.
+    """
     try:
-        found = KerasStages(model, engine, prepared.shape, stages)
+        found = KerasStages(model, engine, prepared.shape, stages, speeds)
     except CannotDistribute as error:
         return str(error)
     engines = cast(Sequence[AbstractKerasStage], found.engines)
@@ -152,7 +159,7 @@ def cut_facts(
                 "it is a stage",
             )
         )
-    return CutFacts(tuple(facts), found.costs)
+    return CutFacts(tuple(facts), found.costs, speeds)
 
 
 def _stage_update(engine: AbstractEngine, stage: AbstractKerasStage) -> tuple[float, int]:
