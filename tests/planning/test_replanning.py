@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from shoal.data.order import piece_bounds, pieces_of
 from shoal.planning import replanning
-from shoal.planning.candidates import Kind, PlanCandidate
+from shoal.planning.candidates import Kind, PlanCandidate, cut_of
 from shoal.planning.correction import Off, StepSeen, stages_of
 from shoal.planning.facts import PlanFacts, at_rows
 from shoal.planning.ranking import rank
 from shoal.planning.replanning import Replan, Replanning
 from shoal.planning.replay import _shares, _update, filling, predict
+from shoal.strategies.placement import place
 
 from .made_up import MB, Layer, facts_of
 
@@ -155,6 +156,35 @@ def test_into_stages_is_advice_and_is_given_once() -> None:
     assert "pipeline of 2 stages" in advice.text
     assert "For the next one: shoal run -n 2 --strategy pipeline --stages 2" in advice.text
     assert training.plan.kind is Kind.DATA
+
+
+UNEVEN = [Layer(forward=3e-4)] * 4 + [Layer(forward=1e-4)] * 4  # two stages, three to one
+
+
+def test_stages_move_to_other_workers_when_their_speeds_have_changed() -> None:
+    facts = facts_of(UNEVEN, (1.0, 1.0), batch=64)
+    plan = PlanCandidate(Kind.PIPELINE, 8, 2)
+    replanned, cut = Replanning(facts, plan, predict(facts, plan).seconds, pieces=8), cut_of(facts, plan)
+    members = ("worker-0", "worker-1")
+    placement = place(cut.costs, members, copies=True)
+    changes = []
+    for step in range(200):
+        true = slower(facts, 0.25, 1.0) if step > 60 else facts
+        work = tuple(tuple((stage, range(8)) for stage in placement.computes[member]) for member in members)
+        seconds = tuple(
+            sum(sum(at_rows(cut.stages[stage].times, 8)[:2]) * 8 for stage, _ in mine) / speed
+            for mine, speed in zip(work, true.speeds, strict=True)
+        )
+        took = (predict(true, plan, placement).seconds,) * 2
+        seen = StepSeen(members, 64, 8, work, seconds, (0.0, 0.0), took, placement)
+        if (found := replanned.step(seen, step, 10_000)) and not found.is_advice:
+            changes.append(found)
+            assert found.placement is not None
+            before, placement = took[0], found.placement
+    (change,) = changes
+    assert placement.computes == {"worker-0": (1,), "worker-1": (0,)}
+    assert "with stages at other workers" in change.text
+    assert predict(true, plan, placement).seconds < before / 1.5
 
 
 def test_one_that_comes_late_decides_what_the_others_decide() -> None:

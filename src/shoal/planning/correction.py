@@ -146,5 +146,7 @@ def corrected(facts: PlanFacts, speeds: Sequence[float], factors: Mapping[Kind, 
 
 def _filled(facts: PlanFacts, plan: PlanCandidate, work: Work, members: int) -> float:
     """Seconds of a step's work that are no computing: gradients on their way into partial sums."""
+    if plan.kind is Kind.PIPELINE:
+        return 0.0  # passes alone are timed there
     stages = stages_of(facts, plan)
     return fsum(filling(facts.link, stages[stage].gradients, len(run), members) for stage, run in work if run)
