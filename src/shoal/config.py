@@ -72,6 +72,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     servers: Servers | None = None  # with strategy ps
     compress: str | None = None  # the codec of gradients; None: as they are
     stages: int | None = None  # with strategy pipeline
+    speeds: tuple[float, ...] = ()  # the same: of the workers by rank, where they are unequal
     sliced: bool = False  # each worker updates a slice of the weights
     memory: int | None = None  # bytes that each worker may use, with strategy auto; None: its part of what is free
     every: int | None = None  # with strategy local: steps between two exchanges

@@ -126,3 +126,16 @@ def test_in_the_middle_of_an_epoch_a_worker_has_its_own_stages_only_and_says_so(
         assert "is not on this worker: in a pipeline" in found["read"]
         assert found["after"] == 1.0
         assert "Pipeline(lean=True)" in found["again"]
+
+
+@pytest.mark.timeout(300)
+def test_unequal_workers_get_unequal_stages_and_the_fast_one_gets_more(trainings: Trainings) -> None:
+    for speeds, more in (("1,0.25", "worker-0"), ("0.25,1", "worker-1")):
+        out = trainings.folder / f"unequal-{more}"
+        result = trainings.shoal("torch", f"-n 2 {SETTINGS} --speeds {speeds}", "pipelined.py", out, "skips")
+        succeeded(result)
+        parts = re.findall(r"stage \d \(.*?, (\d+)% of the work\): (worker-\d)", result.stderr)
+        shares = {worker: int(part) for part, worker in parts}
+        assert shares[more] >= 60, result.stderr
+        first, second = told(out)
+        assert first["skips"]["weights"] == second["skips"]["weights"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .runs import BACKENDS, FULL, SCRIPTS, Trainings, succeeded
+from .runs import BACKENDS, FULL, SCRIPTS, Trainings, full, succeeded
 
 
 def plan(trainings: Trainings, *words: object) -> tuple[int, str, str]:
@@ -81,3 +81,37 @@ def test_auto_trains_by_its_plan_with_the_bits_of_the_flags_that_it_names(traini
     assert outcomes[0] == outcomes[1]
     stories = [path.read_text() for path in Path(trainings.environ["XDG_STATE_HOME"]).rglob("story.jsonl")]
     assert any('"kind":"plan"' in story for story in stories)
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_that_becomes_slow_means_another_plan_from_a_step_on_for_everybody(trainings: Trainings) -> None:
+    result = trainings.shoal("torch", "-n 2 --threads 1 --verbose --strategy auto", "replanned.py", 80, 0.008)
+    succeeded(result)
+    said = result.stdout + result.stderr
+    changes = list(re.finditer(r"plan: (data parallel, (\d+) pieces) instead of .* from step \d+ on, since", said))
+    assert changes, said
+    change = changes[-1]  # what else this machine does may have meant a second one
+    assert len(re.findall(f"pieces {change[2]} plan {change[1]}\n", said)) == 2, "what `shoal status` shows"
+    found = re.findall(r"worker (\d) samples (\d+) weights (\w+)", said)
+    assert len({weights for *_, weights in found}) == 1, "all workers changed at the same step"
+    by_rank = {rank: int(samples) for rank, samples, _ in found}
+    assert by_rank["1"] < by_rank["0"]
+    stories = [path.read_text() for path in Path(trainings.environ["XDG_STATE_HOME"]).rglob("story.jsonl")]
+    assert any(change[0] in story for story in stories)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", [full("jax"), full("tensorflow"), "torch"])
+def test_an_update_becomes_sliced_and_whole_again_between_two_steps_and_the_weights_do_not_tell(
+    trainings: Trainings, backend: str
+) -> None:
+    def weights(*changes: str) -> set[str]:
+        result = trainings.shoal(backend, "-n 2 --threads 1 --verbose", "switched.py", *changes)
+        succeeded(result)
+        assert result.stderr.count("the update is not sliced") == 0
+        assert result.stderr.count(" from step ") == len(changes), result.stderr
+        return set(re.findall(r"pieces 4 weights (\w+)", result.stdout + result.stderr))
+
+    plain = weights()
+    assert len(plain) == 1
+    assert weights("3:SLICED:4", "7:DATA:4", "9:SLICED:4") == plain

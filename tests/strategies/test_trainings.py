@@ -20,6 +20,7 @@ class Told(NamedTuple):
     pieces: int | None = None
     workers: int = 2
     servers: Servers | None = None
+    speeds: tuple[float, ...] = ()
     sliced: bool = False
     every: int | None = None
 

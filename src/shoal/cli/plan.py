@@ -10,9 +10,10 @@ import click
 import msgspec
 
 from shoal.config import BACKENDS
-from shoal.errors import RunFailed, UsageError
+from shoal.errors import RunFailed
 from shoal.launch.request import LaunchRequest
 from shoal.launch.sizes import nbytes
+from shoal.launch.speeds import speeds_of
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -38,11 +39,11 @@ def plan(words: tuple[str, ...], as_json: bool, speeds: str | None, bandwidth: s
     memory = nbytes("--memory", options["memory"]) if options["memory"] is not None else None
     across = nbytes("--bandwidth", bandwidth) if bandwidth is not None else None
     request = LaunchRequest(script=words[0], arguments=words[1:], **options)
-    told = _speeds(speeds, request.workers) if speeds is not None else None
+    told = speeds_of(speeds, request.workers) if speeds is not None else None
     from shoal.launch.planner import measured
 
     try:
-        facts, run = measured(request, os.environ, tuple(sorted(os.sched_getaffinity(0))))
+        facts, run = measured(request, os.environ, tuple(sorted(os.sched_getaffinity(0))), told or ())
     except RunFailed as failed:
         click.echo(f"shoal: {failed}", err=True)
         sys.exit(failed.code)
@@ -59,13 +60,3 @@ def plan(words: tuple[str, ...], as_json: bool, speeds: str | None, bandwidth: s
     else:
         each = f"{request.workers} workers, {run.config.threads} thread{'s' if run.config.threads > 1 else ''} each"
         click.echo(table(ranking, f"{request.script}: {each}, {run.config.backend}, batches of {facts.batch}"))
-
-
-def _speeds(text: str, workers: int) -> tuple[float, ...]:
-    try:
-        found = tuple(float(word) for word in text.split(","))
-    except ValueError:
-        found = ()
-    if len(found) != workers or min(found) <= 0:
-        raise UsageError(f"--speeds {text}: expected {workers} numbers above 0, one for each worker, as 1,1,0.5.")
-    return found

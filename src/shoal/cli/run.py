@@ -79,6 +79,9 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
     "--strategy", default=STRATEGIES[0], show_default=True, metavar="|".join(STRATEGIES), help="How to train."
 )
 @click.option("--stages", type=int, metavar="K", help="Parts of the model, with --strategy pipeline.  [default: 2]")
+@click.option(
+    "--speeds", metavar="S,S…", help="Of the workers, for which a pipeline is cut, as 1,1,0.5.  [default: equal]"
+)
 @click.option("--sliced", is_flag=True, help="Each worker updates a slice of the weights, with --strategy allreduce.")
 @click.option(
     "--memory", metavar="SIZE", help="Of each worker, for --strategy auto, as 2G.  [default: its part of what is free]"

@@ -72,8 +72,9 @@ def _print_tables(replies: Replies) -> None:
 def _table(reply: StatusReply) -> Table:
     from rich.table import Table
 
+    strategy = f"{reply.strategy}: {reply.plan}" if reply.plan else reply.strategy
     title = (
-        f"run {reply.run} · {Path(reply.script).name} · {reply.strategy} · {reply.backend} · "
+        f"run {reply.run} · {Path(reply.script).name} · {strategy} · {reply.backend} · "
         f"{reply.pieces} pieces · view {reply.view} · up {duration(reply.uptime)}"
     )
     if reply.mesh:

@@ -84,6 +84,7 @@ class Beat(Message, frozen=True):
     clock: float | None = None  # what its own clock says, if it wants to know what the coordinator's says
     logs: ShownLogs = msgspec.field(default_factory=dict)  # of its last step or epoch
     counted: WorkerFigures = WorkerFigures()  # in the last few beats
+    plan: str = ""  # that it trains by, if one was made
 
 
 class SpansRecorded(Message, frozen=True):
@@ -347,6 +348,7 @@ class StatusReply(Message, frozen=True):
     devices: str = ""  # what was found on the launcher's host and given to whom
     mesh: str = ""  # how a worker uses its devices, if they are several
     wanted: int = 0  # workers; 0: an older run's, that did not say
+    plan: str = ""  # with strategy auto: the one in force
 
 
 TO_COORDINATOR = MessageCodec(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from shoal.planning.replanning import Replanning
 from shoal.strategies.abstract import AbstractStrategy
 from shoal.strategies.allreduce import AllReduce
 from shoal.strategies.auto import Auto
@@ -32,13 +33,20 @@ class Plans:
     """What was planned for each model; as long as the script has the model, until it is compiled anew."""
 
     def __init__(self) -> None:
-        self._by_model: weakref.WeakKeyDictionary[Any, AbstractStrategy] = weakref.WeakKeyDictionary()
+        self._by_model: weakref.WeakKeyDictionary[Any, tuple[AbstractStrategy, Replanning | None]]
+        self._by_model = weakref.WeakKeyDictionary()
 
     def of(self, model: Any) -> AbstractStrategy | None:
-        return self._by_model.get(model)
+        kept = self._by_model.get(model)
+        return kept[0] if kept is not None else None
 
-    def keep(self, model: Any, strategy: AbstractStrategy) -> None:
-        self._by_model[model] = strategy
+    def replanning_of(self, model: Any) -> Replanning | None:
+        """What compares its steps with the plan, and changes it; None if nothing was measured."""
+        kept = self._by_model.get(model)
+        return kept[1] if kept is not None else None
+
+    def keep(self, model: Any, strategy: AbstractStrategy, replanning: Replanning | None) -> None:
+        self._by_model[model] = strategy, replanning
 
     def forget(self, model: Any) -> None:
         self._by_model.pop(model, None)

@@ -31,6 +31,7 @@ from shoal.launch.mesh_choice import choose_mesh
 from shoal.launch.request import LaunchRequest
 from shoal.launch.script import BACKEND, find_script, read_script
 from shoal.launch.sizes import nbytes
+from shoal.launch.speeds import speeds_of
 from shoal.observe.profiled_steps import ProfiledSteps
 from shoal.wire import names
 from shoal.wire.addresses import TlsAddress, UnixAddress
@@ -147,6 +148,7 @@ def make_plan(
         servers=servers,
         compress=request.compress,
         stages=_stages(request),
+        speeds=_speeds(request),
         sliced=request.sliced,
         memory=nbytes("--memory", request.memory) if request.memory is not None else None,
         every=_every(request),
@@ -245,6 +247,16 @@ def _check_choice(request: LaunchRequest) -> None:
             f"--compress {request.compress}: --strategy auto chooses among plans whose numbers travel as they are. "
             "Leave it out, or train with --strategy allreduce."
         )
+
+
+def _speeds(request: LaunchRequest) -> tuple[float, ...]:
+    if request.speeds is None:
+        return ()
+    if request.strategy != "pipeline":
+        raise UsageError(
+            f"--speeds {request.speeds} is what a pipeline is cut for; {request.strategy} measures the workers' speeds."
+        )
+    return speeds_of(request.speeds, request.workers)
 
 
 def _stages(request: LaunchRequest) -> int | None:

@@ -34,15 +34,16 @@ _LAST_LINES = 20
 
 
 def measured(
-    request: LaunchRequest, environ: Mapping[str, str], cores: tuple[int, ...]
+    request: LaunchRequest, environ: Mapping[str, str], cores: tuple[int, ...], speeds: tuple[float, ...] = ()
 ) -> tuple[PlanFacts, LaunchPlan]:
     """What a script's first fit was measured to take, on a worker of the run that was asked for; where it has several
-    devices, with each mesh of them.
+    devices, with each mesh of them. `speeds`: of the workers, for which stages are cut, too.
 
     UsageError if that can't be started, or never trains; RunFailed if the script raises before it does.
     """
     request = replace(request, strategy="auto")
     plan = make_plan(request, environ, cores, inventory=read_inventory(environ))
+    plan = replace(plan, config=msgspec.structs.replace(plan.config, speeds=speeds))
     facts = _facts_of(plan, request.script)
     if plan.config.mesh is None:
         return facts, plan

@@ -32,6 +32,7 @@ class LaunchRequest:
     threads: int | None = None
     strategy: str = "allreduce"
     stages: int | None = None
+    speeds: str | None = None  # of the workers, with strategy pipeline
     sliced: bool = False
     memory: str | None = None  # of each worker, with strategy auto
     every: int | None = None

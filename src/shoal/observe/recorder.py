@@ -62,6 +62,7 @@ class Recorder:
         self.begun = self.now.since  # what it does, exchanging or not
         self.samples = 0  # that were trained on in all
         self.pieces = 0  # that batches are cut into
+        self.plan = ""  # that it trains by, if one was made
         self.logs: Mapping[str, object] = {}  # of the last step or epoch: replaced whole, never changed
         self.counters = Counters()
         self._seconds = dict.fromkeys(TimeUse, 0.0)  # of all phases that are over

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from shoal.planning.facts import PlanFacts
+from shoal.planning.facts import CutFacts, PlanFacts
 
 _OF_WORKERS = 8  # pieces for each worker, at the most
 _LARGER = 1.1  # pieces of a stage, than the largest that was timed, at the most
@@ -35,13 +35,14 @@ class PlanCandidate(msgspec.Struct, frozen=True):
     stages: int = 1
     mesh: str = ""
     devices: int = 1  # of each worker
+    speeds: tuple[float, ...] = ()  # of the workers for which stages are cut; empty: for equal ones
 
     @property
     def name(self) -> str:
         pieces = f"{self.pieces} piece{'s' if self.pieces > 1 else ''}"
         match self.kind:
             case Kind.PIPELINE:
-                return f"pipeline of {self.stages} stages, {pieces}"
+                return f"pipeline of {self.stages}{' unequal' if self.speeds else ''} stages, {pieces}"
             case Kind.MESH:
                 return f"mesh {self.mesh}, {pieces}"
         return f"{self.kind}, {pieces}"
@@ -56,7 +57,8 @@ class PlanCandidate(msgspec.Struct, frozen=True):
         """With which `shoal run` does just this."""
         match self.kind:
             case Kind.PIPELINE:
-                return f"--strategy pipeline --stages {self.stages} --pieces {self.pieces}"
+                speeds = f" --speeds {','.join(f'{one:g}' for one in self.speeds)}" if self.speeds else ""
+                return f"--strategy pipeline --stages {self.stages}{speeds} --pieces {self.pieces}"
             case Kind.SLICED:
                 return f"--sliced --pieces {self.pieces}"
             case Kind.MESH:
@@ -83,9 +85,17 @@ def candidates(facts: PlanFacts, pieces: int | None = None) -> list[PlanCandidat
         # Larger pieces than were timed may take longer than it seems from smaller ones: they leave the cache.
         largest = _LARGER * cut.stages[0].times[-1].rows
         found += [
-            PlanCandidate(Kind.PIPELINE, count, stages) for count in counts if count <= facts.batch <= count * largest
+            PlanCandidate(Kind.PIPELINE, count, stages, speeds=cut.speeds)
+            for count in counts
+            if count <= facts.batch <= count * largest
         ]
     return found
+
+
+def cut_of(facts: PlanFacts, candidate: PlanCandidate) -> CutFacts:
+    """The stages of a pipeline."""
+    wanted = candidate.stages, candidate.speeds
+    return next(cut for cut in facts.cuts if (len(cut.stages), cut.speeds) == wanted)
 
 
 def _counts(workers: int, facts: PlanFacts) -> list[int]:

@@ -35,6 +35,7 @@ class StageFacts(msgspec.Struct, frozen=True):
     why_not_sliced: str = ""  # of the whole model; empty: its update can be sliced
     sliced: float = 0.0  # seconds that a sliced update takes, of all slices together
     adopting: float = 0.0  # seconds in which a worker takes over weights that others have updated
+    compiling: float = 0.0  # seconds until there is a program for pieces of another size
 
 
 class CutFacts(msgspec.Struct, frozen=True):
@@ -42,6 +43,7 @@ class CutFacts(msgspec.Struct, frozen=True):
 
     stages: tuple[StageFacts, ...]
     costs: tuple[float, ...]  # by which workers are dealt to stages
+    speeds: tuple[float, ...] = ()  # of the workers for which it is cut; empty: for equal ones
 
 
 class MeshFacts(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ import msgspec
 
 from shoal.collectives.tree import cover
 from shoal.data.order import piece_bounds, pieces_of
-from shoal.planning.candidates import Kind, PlanCandidate
+from shoal.planning.candidates import Kind, PlanCandidate, cut_of
 from shoal.planning.facts import CutFacts, LinkFacts, PlanFacts, StageFacts, at_rows
 from shoal.strategies.balance import Balance, WorkerPace
 from shoal.strategies.holders import share
@@ -32,11 +32,10 @@ class Prediction(msgspec.Struct, frozen=True):
     memory: tuple[float, ...]  # by worker: bytes at the most
 
 
-def predict(facts: PlanFacts, candidate: PlanCandidate) -> Prediction:
-    """Replays one step of a candidate."""
+def predict(facts: PlanFacts, candidate: PlanCandidate, placement: StagePlacement | None = None) -> Prediction:
+    """Replays one step of a candidate. `placement`: who holds which stages, if not as it would begin."""
     if candidate.kind is Kind.PIPELINE:
-        cut = next(one for one in facts.cuts if len(one.stages) == candidate.stages)
-        return _in_stages(facts, cut, candidate.pieces)
+        return _in_stages(facts, cut_of(facts, candidate), candidate.pieces, placement)
     if candidate.kind is Kind.MESH:
         whole = next(one.whole for one in facts.meshes if one.mesh == candidate.mesh)
     else:
@@ -54,13 +53,12 @@ def _together(facts: PlanFacts, whole: StageFacts, pieces: int, sliced: bool) ->
     members, speeds, link = _members(facts), facts.speeds, facts.link
     count, nbytes = len(members), whole.gradients
     fixed = [_update(facts, whole, rank, sliced) for rank in range(count)]
-    per_row = fsum(at_rows(whole.times, rows[0])[:2]) / rows[0]
-    shares = _balance(facts, members, per_row, fixed).shares(pieces, members, facts.batch)
+    shares = _shares(facts, whole, pieces, fixed)
     slots = [len(cover(pieces, run)) for run in shares]
     busy, memory = [], []
     for rank, run in enumerate(shares):
         computing = fsum(fsum(at_rows(whole.times, rows[piece])[:2]) for piece in run) / speeds[rank]
-        busy.append(fixed[rank] + computing + _filling(link, nbytes, len(run), count))
+        busy.append(fixed[rank] + computing + filling(link, nbytes, len(run), count))
         kept = max((at_rows(whole.times, rows[piece])[2] for piece in run), default=0.0)
         own = facts.base + whole.weights + whole.optimizer + kept
         memory.append(own + nbytes * (1 + slots[rank]) + nbytes / count + (_shared(whole) / count if sliced else 0.0))
@@ -71,6 +69,12 @@ def _together(facts: PlanFacts, whole: StageFacts, pieces: int, sliced: bool) ->
     added = fsum(_adding(link, nbytes, slots)) / count if count > 1 else 0.0
     moved = _moved(nbytes, slots) + (whole.weights * (count - 1) if sliced else 0)
     return Prediction(seconds, tuple((one + added) / seconds for one in busy), moved, tuple(memory))
+
+
+def _shares(facts: PlanFacts, whole: StageFacts, pieces: int, fixed: Sequence[float]) -> tuple[range, ...]:
+    members, rows = _members(facts), _rows(facts.batch, pieces)
+    per_row = fsum(at_rows(whole.times, rows[0])[:2]) / rows[0]
+    return _balance(facts, members, per_row, fixed).shares(pieces, members, facts.batch)
 
 
 def _update(facts: PlanFacts, whole: StageFacts, rank: int, sliced: bool) -> float:
@@ -85,7 +89,7 @@ def _shared(whole: StageFacts) -> int:
     return 2 * whole.weights + whole.optimizer
 
 
-def _filling(link: LinkFacts, nbytes: float, pieces: int, workers: int) -> float:
+def filling(link: LinkFacts, nbytes: float, pieces: int, workers: int) -> float:
     """A worker's gradients on their way into its partial sums. Of a single piece only what others add up is copied."""
     if workers == 1 and pieces == 1:
         return nbytes / link.copying
@@ -127,15 +131,22 @@ def _moved(nbytes: float, slots: Sequence[int]) -> float:
 # Pipelines ------------------------------------------------------------------------------------------------
 
 
-def _in_stages(facts: PlanFacts, cut: CutFacts, pieces: int) -> Prediction:
+def placed(facts: PlanFacts, cut: CutFacts, members: Sequence[str]) -> StagePlacement:
+    """Who holds which stages, with workers of these speeds."""
+    return place(cut.costs, members, copies=True, speeds=facts.speeds)
+
+
+def _in_stages(facts: PlanFacts, cut: CutFacts, pieces: int, placement: StagePlacement | None) -> Prediction:
     pieces = pieces_of(facts.batch, pieces)
     rows = _rows(facts.batch, pieces)
     members, speeds, link = _members(facts), facts.speeds, facts.link
     stages, ranks = cut.stages, range(len(members))
-    placement = place(cut.costs, members, copies=True)
-    holders, holds = placement.computes, placement.holds
-    balances = [_balance(facts, members, 1.0, [0.0] * len(members)) for _ in stages]
-    held = share(holders, pieces, members, balances)
+    if placement is None:
+        placement = place(cut.costs, members, copies=True, speeds=cut.speeds or None)
+    else:  # ranks are all that the replay knows
+        members = tuple(placement.computes)
+    holds = placement.holds
+    held = _held_pieces(facts, cut, placement, pieces, members)
     schedule = [actions_of(held, rank) for rank in ranks]
     holding = [[rank for rank in ranks if stage in holds[members[rank]]] for stage in range(len(stages))]
 
@@ -174,6 +185,13 @@ def _in_stages(facts: PlanFacts, cut: CutFacts, pieces: int) -> Prediction:
     )
     memory = [_held(facts, cut, placement, members[rank], schedule[rank], rows) for rank in ranks]
     return Prediction(whole, busy, moved, tuple(memory))
+
+
+def _held_pieces(
+    facts: PlanFacts, cut: CutFacts, placement: StagePlacement, pieces: int, members: tuple[str, ...]
+) -> Held:
+    balances = [_balance(facts, members, 1.0, [0.0] * len(members)) for _ in cut.stages]
+    return share(placement.computes, pieces, members, balances)
 
 
 def _boundary(stage: StageFacts, rows: int) -> float:

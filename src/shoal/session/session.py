@@ -198,6 +198,11 @@ class Session:
         return self._config.stages
 
     @property
+    def speeds(self) -> tuple[float, ...]:
+        """What the command line said, with strategy pipeline."""
+        return self._config.speeds
+
+    @property
     def sliced(self) -> bool:
         return self._config.sliced
 
@@ -214,7 +219,8 @@ class Session:
         assert self._planner is not None
         self._planner(facts)
 
-    def expect(self, seconds: float) -> None:
+    def expect(self, plan: str, seconds: float) -> None:
+        self.recorder.plan = plan
         self._pace = StepPace(seconds)
 
     @property

@@ -32,6 +32,9 @@ class Told(Protocol):
     def stages(self) -> int | None: ...
 
     @property
+    def speeds(self) -> tuple[float, ...]: ...
+
+    @property
     def sliced(self) -> bool: ...
 
     @property
@@ -44,6 +47,7 @@ class PipelineSettings(NamedTuple):
     pieces: int
     stages: int
     lean: bool  # nobody holds more than its own stages
+    speeds: tuple[float, ...] = ()  # of the workers by rank, where they are unequal: stages are cut for them
 
 
 class Trainings(Protocol[T_co]):

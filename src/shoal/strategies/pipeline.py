@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TypeVar
 
 from shoal.codecs.codec import AS_THEY_ARE, AbstractCodec
@@ -27,11 +28,16 @@ class Pipeline(AbstractStrategy):
     and when fit ends, every worker has the whole optimizer. With `lean`, where memory is short, nobody ever holds more
     of the optimizer than its own stages': a lost stage is then taken from the last checkpoint, and the optimizer's
     state is gone after fit.
+
+    `speeds` are those of the workers, by rank and relative to each other, where they are unequal: the model is cut so
+    that a worker at a quarter of the speed has a quarter of the work. They fix the cuts, and with them the bits. Empty:
+    what `shoal run --speeds` says, or else all are equal.
     """
 
     stages: int | None = None
     pieces: int | None = None
     lean: bool = False
+    speeds: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.stages is not None and self.stages < 2:
@@ -42,6 +48,11 @@ class Pipeline(AbstractStrategy):
             raise UsageError(
                 f"Pipeline(pieces={self.pieces}): expected at least 1 piece. Leave it out for "
                 f"{_PIECES_PER_STAGE} per stage."
+            )
+
+        if any(not 0.0 < speed < inf for speed in self.speeds):
+            raise UsageError(
+                f"Pipeline(speeds={self.speeds}): expected numbers above 0, one for each worker, such as (1, 1, 0.5)."
             )
 
     def codec_for(self, told: str | None) -> AbstractCodec:
@@ -69,4 +80,10 @@ class Pipeline(AbstractStrategy):
                 f"every stage needs one. Start it with `shoal run -n {stages} ...`, or use fewer stages."
             )
         pieces = self.pieces or told.pieces or _PIECES_PER_STAGE * stages
-        return trainings.in_stages(PipelineSettings(pieces, stages, self.lean))
+        speeds = tuple(self.speeds or told.speeds)
+        if speeds and len(speeds) < stages:
+            raise UsageError(
+                f"Pipeline(stages={stages}, speeds={speeds}): {len(speeds)} speed{'s' if len(speeds) > 1 else ''} for "
+                f"{stages} stages. Give one for each worker that the run is started with, or none."
+            )
+        return trainings.in_stages(PipelineSettings(pieces, stages, self.lean, speeds))

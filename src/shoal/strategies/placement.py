@@ -45,9 +45,11 @@ class Move(NamedTuple):
     takers: Set[int]
 
 
-def place(costs: Sequence[float], members: Sequence[str], copies: bool) -> StagePlacement:
-    """At the start, when everybody has everything."""
-    return _with_copies(deal(costs, members), dict.fromkeys(members, ()), len(costs), members, copies)
+def place(
+    costs: Sequence[float], members: Sequence[str], copies: bool, speeds: Sequence[float] | None = None
+) -> StagePlacement:
+    """At the start, when everybody has everything. `speeds`: of the members, where they are unequal."""
+    return _with_copies(deal(costs, members, speeds), dict.fromkeys(members, ()), len(costs), members, copies)
 
 
 def settle(before: StagePlacement, costs: Sequence[float], members: Sequence[str], copies: bool) -> StagePlacement:

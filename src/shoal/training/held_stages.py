@@ -39,14 +39,16 @@ class HeldStages:
         self._optimizer = optimizer
         self._copies = copies
         self.placement = StagePlacement()
+        self._wanted: StagePlacement | None = None
         self._open: set[int] = set()
         self._has_others = True  # whether there is memory for stages that this worker does not hold
 
     # Who holds what ---------------------------------------------------------------------------------
 
-    def start(self, members: Sequence[str]) -> None:
-        """All have the same weights and the same optimizer."""
-        self.placement = place(self._stages.costs, members, self._copies)
+    def start(self, members: Sequence[str], speeds: Sequence[float] = ()) -> None:
+        """All have the same weights and the same optimizer. `speeds`: of the members, where they are unequal."""
+        known = speeds if len(speeds) == len(members) else None
+        self.placement = place(self._stages.costs, members, self._copies, known)
         for stage in self.placement.of(self._run.me):
             self._stages.engines[stage].open()
             self._open.add(stage)
@@ -55,6 +57,8 @@ class HeldStages:
         """Within an act: who holds what among these members. Who does not have what it is to hold gets it."""
         self.refuse_lost(group.members)
         after = settle(self.placement, self._stages.costs, group.members, self._copies)
+        if self._wanted is not None and tuple(self._wanted.computes) == group.members:
+            after = self._wanted
         for move in moves(self.placement, after, group.members):
             self._pass_on(group, move)
         if self._has_others:
@@ -62,9 +66,14 @@ class HeldStages:
             self._has_others = False
         return after
 
+    def want(self, placement: StagePlacement) -> None:
+        """From the next step on, if it is taken by the same members. The same on all."""
+        self._wanted = placement
+
     def settled(self, placement: StagePlacement, step: int) -> None:
         """The act has committed."""
         before, self.placement = self.placement, placement
+        self._wanted = None  # or somebody has come or gone, and it is not wanted any more
         for member, stages in placement.computes.items():
             if stages != before.computes.get(member):
                 self._tell(member, stages, before, step)

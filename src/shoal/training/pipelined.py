@@ -24,6 +24,7 @@ from shoal.data.order import piece_bounds, pieces_of
 from shoal.errors import Diverged, StageLost
 from shoal.observe.phases import Phase
 from shoal.observe.story import StoryKind
+from shoal.planning.correction import StepSeen
 from shoal.strategies.abstract import PipelineSettings
 from shoal.strategies.balance import Balance
 from shoal.strategies.holders import first_holder, may_leave, share
@@ -35,6 +36,7 @@ from shoal.training.engine import PartShape, to_float
 from shoal.training.held_stages import HeldStages
 from shoal.training.logs import Logs
 from shoal.training.pipeline_step import PipelineStep, Sent
+from shoal.training.plan_in_force import PlanInForce, StepClock
 from shoal.training.prepared import FitArguments, Prepared
 from shoal.training.resuming import Expected, resume_by_stage
 from shoal.training.run import Run
@@ -57,13 +59,17 @@ class PipelinedTraining(AbstractStepwiseTraining):
         settings: PipelineSettings,
         stages: AbstractStages,
         metrics: PartShape,
+        plan: PlanInForce | None = None,
     ) -> None:
-        """`metrics`: what the last stage gives out besides its gradients."""
+        """`metrics`: what the last stage gives out besides its gradients. `plan`: may change while training goes on."""
         super().__init__(run, prepared, arguments, call)
         self._stages = stages
         self._held = HeldStages(run, stages, prepared.optimizer, copies=not settings.lean)
         self._is_lean = settings.lean
         self._pieces = settings.pieces
+        self._speeds = settings.speeds
+        self._plan = plan
+        self._clock = StepClock()
         self._count = len(stages.engines)
         self._balances = [Balance.start()] * self._count
         self._sums = StageSums([engine.shape.schema for engine in stages.engines], metrics.schema)
@@ -85,7 +91,10 @@ class PipelinedTraining(AbstractStepwiseTraining):
                 f"fit: the stages of {', '.join(odd)} are not the chief's. Every worker must build the same model: do "
                 "not make it depend on the rank."
             )
-        self._held.start(told.members)
+        if self._plan is not None:
+            self._plan.start()
+            self._pieces = self._plan.candidate.pieces
+        self._held.start(told.members, self._speeds)
         self._resume(served=True)
         self._tell_stages(told.members)
 
@@ -115,12 +124,17 @@ class PipelinedTraining(AbstractStepwiseTraining):
     def give(self) -> Result:
         self._at.pieces, self._at.balance = self._pieces, Balance.start()
         self._at.samples, self._at.extras = 0, []
+        if self._plan is not None:
+            self._plan.give(self._at)
         given = super().give()
         return Result([*given.values, msgspec.msgpack.encode((self._held.placement, self._balances))], given.arrays)
 
     def take(self, given: Result) -> None:
         """From a checkpoint, or, for a newcomer, from another. It gets its stage with the first step."""
         super().take(given)
+        if self._plan is not None:
+            self._plan.take(self._at)
+            self._pieces = self._plan.candidate.pieces
         if len(given.values) > _OF_CHECKPOINT:
             told = given.values[_OF_CHECKPOINT]
             self._held.placement, self._balances = msgspec.msgpack.decode(
@@ -176,7 +190,7 @@ class PipelinedTraining(AbstractStepwiseTraining):
         if not told.chiefs:
             raise lost
         path, at = Path(told.chiefs.decode()), self._at.total
-        self._held.start(told.members)
+        self._held.start(told.members, self._speeds)
         self._balances = [Balance.start()] * self._count
         self._newcomers, self._leavers, self._save_next = (), (), False
         self._go_to(path, served=True)
@@ -225,7 +239,9 @@ class PipelinedTraining(AbstractStepwiseTraining):
         logs = {log: to_float(value) for log, value in engine.metric_results().items()}
         self._apply()
         self._step_is_done(shared.size, self._pieces)
-        self._learn(members, [[range(*run) for run in runs] for runs in shared.held], notes, shared.size)
+        held = [[range(*run) for run in runs] for runs in shared.held]
+        self._learn(members, held, notes, shared.size)
+        self._consider_plan(shared, held, notes)
         return {name: logs[name] for name in self._shape.logs}
 
     def _apply(self) -> None:
@@ -287,6 +303,7 @@ class PipelinedTraining(AbstractStepwiseTraining):
             part=self._saver.word() if self._saver is not None else None,
             candidates=self._run.candidates(self._call),
             leaves=self._run.drains,
+            took=self._clock.took,
         )
         total, notes = self._sums.reduce_metrics(what, pieces, held, encode(note))
         runs = [[(run.start, run.stop) for run in of_stage] for of_stage in held]
@@ -321,6 +338,27 @@ class PipelinedTraining(AbstractStepwiseTraining):
             for stage in mine:
                 self._totals[stage][places[stage]] = total
         group.flush(what)
+
+    def _consider_plan(self, shared: _CommittedStep, held: Held, notes: Sequence[Note]) -> None:
+        """What steps take may call for other pieces, or for stages at other workers. Decided alike by all."""
+        if self._plan is None:
+            return
+        self._clock.step()
+        ranks = range(len(shared.members))
+        seen = StepSeen(
+            shared.members,
+            shared.size,
+            pieces_of(shared.size, self._pieces),
+            tuple(tuple((stage, runs[rank]) for stage, runs in enumerate(held) if runs[rank]) for rank in ranks),
+            tuple(note.seconds for note in notes),
+            (0.0,) * len(notes),
+            tuple(note.took for note in notes),
+            shared.placement,
+        )
+        if self._plan.step(seen, self._at, self._source.steps):
+            self._pieces = self._plan.candidate.pieces
+            if self._plan.placement is not None:
+                self._held.want(self._plan.placement)
 
     def _learn(self, members: tuple[str, ...], held: Held, notes: Sequence[Note], size: int) -> None:
         """Those who share a stage share its pieces by their paces. Decided alike by all."""

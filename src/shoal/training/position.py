@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from shoal.data.sources import Bookmark
+from shoal.planning.replanning import PlanStanding
 from shoal.strategies.balance import Balance
 from shoal.training.calls import encode_plain
 from shoal.training.data_agreement import DataState
@@ -30,6 +31,7 @@ class Position(msgspec.Struct):
     calls: int = 0  # that the script has made, this one included
     trained: int = 0  # steps of the whole run, over all fits
     seen: int = 0  # samples in them
+    plan: PlanStanding | None = None  # that is in force, where one was made
     codec: str = ""  # of gradients, with compress="auto"
     stop: bool = False
     logs: dict[str, Any] = {}

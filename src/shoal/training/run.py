@@ -109,6 +109,10 @@ class Run(Protocol):
         """With strategy pipeline: what the command line said."""
 
     @property
+    def speeds(self) -> tuple[float, ...]:
+        """The same: of the workers by rank, relative to each other; empty if it said nothing."""
+
+    @property
     def sliced(self) -> bool:
         """Whether the command line said that updates are sliced."""
 
@@ -123,8 +127,8 @@ class Run(Protocol):
     def hand_over(self, facts: bytes) -> None:
         """Where there are only plans: gives what was measured to whoever wants it, and does not return."""
 
-    def expect(self, seconds: float) -> None:
-        """Steps from now on are expected to take so long: what they take is told in the story."""
+    def expect(self, plan: str, seconds: float) -> None:
+        """Steps from now on are expected to take so long, by this plan: what they take is told in the story."""
 
     @property
     def every(self) -> int | None:

@@ -61,6 +61,8 @@ class UnitUpdates(Protocol):
 class SlicedUpdates(AbstractUpdates):
     """Every worker updates its slice."""
 
+    is_sliced = True
+
     def __init__(
         self,
         run: Run,

@@ -19,6 +19,8 @@ from shoal.data.sources import AbstractSource, Split, Taken
 from shoal.errors import Diverged
 from shoal.observe.phases import Phase
 from shoal.observe.story import StoryKind
+from shoal.planning.candidates import Kind
+from shoal.planning.correction import StepSeen
 from shoal.strategies.allreduce import Division, Exchanged, Reduction, Shared
 from shoal.strategies.balance import suggest_pieces
 from shoal.strategies.notes import Note, stopped
@@ -28,6 +30,7 @@ from shoal.training.counted import counted_piece
 from shoal.training.engine import Engine, to_float
 from shoal.training.logs import Logs
 from shoal.training.model_state import fingerprint
+from shoal.training.plan_in_force import PlanInForce, StepClock
 from shoal.training.position import Position
 from shoal.training.prepared import FitArguments, Prepared
 from shoal.training.run import Run
@@ -51,9 +54,15 @@ class SynchronousTraining(AbstractStepwiseTraining):
         pieces: int,
         fixed: bool,
         updates: AbstractUpdates,
+        plan: PlanInForce | None = None,
+        updates_for: Callable[[bool], AbstractUpdates] | None = None,
     ) -> None:
+        """`plan`: may change while training goes on; then `updates_for` makes updates that are sliced, or are not."""
         super().__init__(run, prepared, arguments, call, updates.parts)
         self._updates = updates
+        self._plan = plan
+        self._updates_for = updates_for
+        self._clock = StepClock()
         self._fixed_pieces = fixed
         self._division = Division(pieces)
         self._reductions = [
@@ -85,6 +94,9 @@ class SynchronousTraining(AbstractStepwiseTraining):
             reduction.close()
 
     def _start(self) -> None:
+        if self._plan is not None:
+            self._plan.start()
+            self._follow_plan()
         self._resume(served=self._updates.parts is not None)
         self._updates.open(self._at.epoch, self._source.steps, self._resumed_at)
 
@@ -99,6 +111,8 @@ class SynchronousTraining(AbstractStepwiseTraining):
         self._at.pieces, self._at.balance = self._division.pieces, self._division.balance
         self._at.samples, self._at.extras = 0, []
         self._at.codec = self._choice.current if self._choice is not None else ""
+        if self._plan is not None:
+            self._plan.give(self._at)
         return super().give()
 
     def take(self, given: Result) -> None:
@@ -107,6 +121,9 @@ class SynchronousTraining(AbstractStepwiseTraining):
         self._division.balance = self._at.balance
         if self._choice is not None and self._at.codec != self._choice.current:
             self._round_like(self._choice.take(self._at.codec))
+        if self._plan is not None:
+            self._plan.take(self._at)
+            self._follow_plan()
         self._updates.took()
 
     def _begin_checkpoint(self) -> None:
@@ -153,6 +170,7 @@ class SynchronousTraining(AbstractStepwiseTraining):
         self._division.learn(parts)
         self._choose_codec(parts[-1])
         self._consider_pieces(parts[-1].shared)
+        self._consider_plan(parts)
         return logs
 
     def _exchange(self, part: int, what: str, task: _StepTask) -> Exchanged | None:
@@ -187,6 +205,37 @@ class SynchronousTraining(AbstractStepwiseTraining):
             self._run.tell(text, below_bar=True)
             self._run.happened(StoryKind.BALANCE, text, self._at.total)
 
+    def _consider_plan(self, parts: Sequence[Exchanged]) -> None:
+        """What steps take may call for another plan. Decided alike by all."""
+        if self._plan is None:
+            return
+        self._clock.step()
+        shared, notes = parts[-1].shared, parts[-1].notes
+        if any(part.shared != shared for part in parts):
+            return  # somebody was lost in the middle of it
+        seen = StepSeen(
+            shared.members,
+            shared.size,
+            shared.pieces,
+            tuple(((0, range(start, stop)),) for start, stop in shared.held),
+            tuple(sum(note.seconds for note in each) for each in zip(*(part.notes for part in parts), strict=True)),
+            tuple(note.update for note in parts[0].notes),
+            tuple(note.took for note in notes),
+        )
+        if self._plan.step(seen, self._at, self._source.steps):
+            self._follow_plan()
+
+    def _follow_plan(self) -> None:
+        """Between two steps: trains as the plan in force says."""
+        assert self._plan is not None
+        plan = self._plan.candidate
+        self._division.pieces = plan.pieces
+        sliced = plan.kind is Kind.SLICED
+        if sliced != self._updates.is_sliced and self._updates_for is not None:
+            self._engine.settle()
+            self._updates.close()
+            self._updates = self._updates_for(sliced)
+
     def _tell_of_lost_residuals(self, slots: Sequence[int]) -> None:
         text = (
             f"what gradients of {len(slots)} piece{'s' if len(slots) > 1 else ''} had left out was lost with a host: "
@@ -220,6 +269,7 @@ class SynchronousTraining(AbstractStepwiseTraining):
             return note
         return msgspec.structs.replace(
             note,
+            took=self._clock.took,
             candidates=run.candidates(self._call),
             checkpoint=self._is_due(),
             part=saver.word() if saver is not None else None,

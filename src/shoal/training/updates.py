@@ -44,6 +44,7 @@ class AbstractUpdates(ABC):
     """What becomes of the totals of a step."""
 
     parts: ServersParts | None = None  # what servers write of a checkpoint, where they hold the optimizer's state
+    is_sliced = False  # whether each worker updates some of the weights only
     seconds = 0.0  # that the last update took this worker itself, whatever its part of the batch was
 
     @abstractmethod

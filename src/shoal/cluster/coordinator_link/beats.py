@@ -39,4 +39,5 @@ class BeatMaker:
             asks,
             shown(recorder.logs),
             counted.since(counted_before),
+            recorder.plan,
         )

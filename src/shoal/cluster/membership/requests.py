@@ -152,7 +152,14 @@ def status(
         losses=losses,
         ended=RunOutcome(end.ok, end.reason) if end is not None else None,
         wanted=run.most,
+        plan=_plan(run),
     )
+
+
+def _plan(run: RunAsked) -> str:
+    """That the workers train by; the chief's, if some have not heard of another one yet."""
+    told = (run.members[member.id].beat.plan for member in run.view.workers) if run.view else iter(())
+    return next((plan for plan in told if plan), "")
 
 
 def _pieces(run: RunAsked) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from shoal.hook.calls.history import history_of
 from shoal.hook.calls.shard_streams import ShardStream
 from shoal.hook.local.keras_outer import outer_of
 from shoal.hook.mesh.laying import tell_of_rows
+from shoal.hook.scopes import Plans
 from shoal.hook.served.keras_optimizer import KerasOptimizer
 from shoal.hook.served.serving import serve
 from shoal.hook.served.shard_optimizer import LossScales, unbuilt
@@ -45,6 +46,7 @@ from shoal.training.fit_store import leave_last
 from shoal.training.local import LocalTraining
 from shoal.training.logs import Logs
 from shoal.training.pipelined import PipelinedTraining
+from shoal.training.plan_in_force import PlanInForce
 from shoal.training.prepared import Description, FitArguments, Prepared
 from shoal.training.run import Run
 from shoal.training.synchronous import SynchronousTraining
@@ -78,8 +80,8 @@ class _OnWorker:
 
     def together(self, pieces: int, fixed: bool, sliced: bool) -> bytes | None:
         with self._prepared(pieces) as prepared:
-            updates = updates_of(self._run, self._model, prepared, sliced)
-            return self._together(prepared, pieces, fixed, updates)
+            updates_for = partial(updates_of, self._run, self._model, prepared)
+            return self._together(prepared, pieces, fixed, updates_for(sliced), updates_for)
 
     def together_on_servers(self, pieces: int, fixed: bool, servers: Servers) -> bytes | None:
         with self._prepared(pieces, servers) as prepared:
@@ -95,10 +97,12 @@ class _OnWorker:
         refuse_unless_stageable(self._model, given_callbacks(self._arguments.callbacks), settings.lean)
         with self._prepared(settings.pieces, staged=True) as prepared:
             model, engine, shape = self._model, engine_for(self._run, self._model), prepared.shape
-            found = KerasStages(model, engine, shape, settings.stages)
+            found = KerasStages(model, engine, shape, settings.stages, settings.speeds)
             averaged = engine.train_logs.averaged()
             metrics = PartShape(engine.variables, [], [], shape.only.metrics, [], averaged=averaged)
-            training = PipelinedTraining(self._run, prepared, self._arguments, self._call, settings, found, metrics)
+            training = PipelinedTraining(
+                self._run, prepared, self._arguments, self._call, settings, found, metrics, self._plan_in_force()
+            )
             with contextlib.closing(training):
                 over = training.run()
             if settings.lean:
@@ -126,8 +130,22 @@ class _OnWorker:
             with contextlib.closing(training):
                 return training.run()
 
-    def _together(self, prepared: Prepared, pieces: int, fixed: bool, updates: AbstractUpdates) -> bytes | None:
-        training = SynchronousTraining(self._run, prepared, self._arguments, self._call, pieces, fixed, updates)
+    def _plan_in_force(self) -> PlanInForce | None:
+        replanning = self._run.memory.of(Plans).replanning_of(self._model)
+        return PlanInForce(self._run, replanning, self._arguments.epochs) if replanning is not None else None
+
+    def _together(
+        self,
+        prepared: Prepared,
+        pieces: int,
+        fixed: bool,
+        updates: AbstractUpdates,
+        updates_for: Callable[[bool], AbstractUpdates] | None = None,
+    ) -> bytes | None:
+        """`updates_for`: other ones, if a plan changes."""
+        run, arguments = self._run, self._arguments
+        plan = self._plan_in_force() if updates_for is not None else None
+        training = SynchronousTraining(run, prepared, arguments, self._call, pieces, fixed, updates, plan, updates_for)
         with contextlib.closing(training):
             if self._run.worker_group.is_late:
                 # Compiles, so that nobody waits for this worker later.

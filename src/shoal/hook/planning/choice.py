@@ -19,12 +19,14 @@ from shoal.hook.calls.fit import fit, prepared_for
 from shoal.hook.planning.measuring import cut_facts, whole_facts
 from shoal.hook.planning.timing import measured_link
 from shoal.hook.scopes import Plans
+from shoal.hook.served.sliced_choice import ENCODED
 from shoal.hook.stages.graph import refuse_unless_stageable
 from shoal.observe.phases import Phase
 from shoal.observe.story import StoryKind
 from shoal.planning.candidates import Kind, PlanCandidate
 from shoal.planning.facts import CutFacts, PlanFacts, StageFacts, at_rows
 from shoal.planning.ranking import Ranking, rank, why_first
+from shoal.planning.replanning import Replanning
 from shoal.planning.replay import predict
 from shoal.strategies.abstract import AbstractStrategy
 from shoal.strategies.allreduce import AllReduce
@@ -46,6 +48,7 @@ class Planned(msgspec.Struct, frozen=True):
 
     candidate: PlanCandidate
     seconds: float  # that a step is expected to take
+    facts: PlanFacts | None = None  # from which it was made, so that steps can be compared with it
 
 
 def planned(run: Run, model: Any, arguments: FitArguments) -> AbstractStrategy:
@@ -57,15 +60,18 @@ def planned(run: Run, model: Any, arguments: FitArguments) -> AbstractStrategy:
         lambda kept: msgspec.msgpack.decode(kept, type=Planned),
     )
     strategy = strategy_for(found.candidate)
-    run.memory.of(Plans).keep(model, strategy)
+    replanning = None
+    if found.facts is not None and found.candidate.kind is not Kind.MESH:
+        replanning = Replanning(found.facts, found.candidate, found.seconds, run.pieces)
+    run.memory.of(Plans).keep(model, strategy, replanning)
     if found.seconds:
-        run.expect(found.seconds)
+        run.expect(found.candidate.name, found.seconds)
     return strategy
 
 
 def strategy_for(candidate: PlanCandidate) -> AbstractStrategy:
     if candidate.kind is Kind.PIPELINE:
-        return Pipeline(candidate.stages, candidate.pieces)
+        return Pipeline(candidate.stages, candidate.pieces, speeds=candidate.speeds)
     return AllReduce(candidate.pieces, sliced=candidate.kind is Kind.SLICED)
 
 
@@ -81,17 +87,23 @@ def _plan(run: Run, model: Any, arguments: FitArguments) -> Planned:
     facts = _agreed([msgspec.msgpack.decode(value, type=PlanFacts) for value in told.values])
     ranking = rank(facts, facts.limit, run.pieces)
     _tell(run, ranking)
-    return Planned(ranking.first.candidate, ranking.first.seconds)
+    return Planned(ranking.first.candidate, ranking.first.seconds, facts)
 
 
 def _agreed(everybody: Sequence[PlanFacts]) -> PlanFacts:
     """What the chief has measured counts for all. How fast each is, and how much memory it has, it says itself."""
-    seconds = [facts.whole.times[-1].forward for facts in everybody if facts.whole is not None]
-    speeds = [seconds[0] / own for own in seconds]
-    if max(speeds) < _ALIKE * min(speeds):
-        speeds = [1.0] * len(speeds)
     limits = [facts.limit for facts in everybody if facts.limit is not None]
-    return msgspec.structs.replace(everybody[0], speeds=tuple(speeds), limit=min(limits, default=None))
+    return msgspec.structs.replace(everybody[0], limit=min(limits, default=None))
+
+
+def _speeds(run: Run, whole: StageFacts) -> tuple[float, ...]:
+    """Of all workers; 1.0 is the chief's. As the user has said, where there are only plans. Collective."""
+    if run.only_plans:
+        return run.speeds or (1.0,) * run.workers
+    told = run.worker_group.gather("plan: how fast each is", msgspec.msgpack.encode(whole.times[-1].forward))
+    seconds = [msgspec.msgpack.decode(value, type=float) for value in told.values]
+    speeds = tuple(round(seconds[0] / own, 2) for own in seconds)
+    return speeds if max(speeds) >= _ALIKE * min(speeds) else (1.0,) * len(speeds)
 
 
 def _unmeasured(run: Run) -> Planned:
@@ -129,10 +141,12 @@ def _measured(run: Run, model: Any, arguments: FitArguments) -> PlanFacts:
         if any(looks_after_batches(each) for each in given_callbacks(arguments.callbacks)):
             why = "a callback may look at the weights after every batch, and all would be copied for it"
             whole = msgspec.structs.replace(whole, why_not_sliced=whole.why_not_sliced or why)
-        facts = PlanFacts(batch, (1.0,) * workers, measured_link(), here, limit, whole=whole)
+        if not prepared.codec.is_identity:
+            whole = msgspec.structs.replace(whole, why_not_sliced=whole.why_not_sliced or ENCODED)
+        facts = PlanFacts(batch, _speeds(run, whole), measured_link(), here, limit, whole=whole)
         if not run.is_chief:
             return facts
-        cuts, left_out = _cuts(run, model, prepared, arguments, batch)
+        cuts, left_out = _cuts(run, model, prepared, arguments, facts)
         if whole.why_not_sliced:
             left_out[str(Kind.SLICED)] = whole.why_not_sliced
         whole = _with_activations(whole, cuts)
@@ -159,7 +173,7 @@ def _overhead(run: Run, model: Any, bare: FitArguments, facts: PlanFacts) -> flo
 
 
 def _cuts(
-    run: Run, model: Any, prepared: Prepared, arguments: FitArguments, batch: int
+    run: Run, model: Any, prepared: Prepared, arguments: FitArguments, facts: PlanFacts
 ) -> tuple[list[CutFacts], dict[str, str]]:
     """The ways to cut the model that there are, and why others are not."""
     pipeline = str(Kind.PIPELINE)
@@ -172,7 +186,8 @@ def _cuts(
     except CannotDistribute as error:
         return [], {pipeline: str(error)}
     found: list[CutFacts] = []
-    most = max(1, batch // run.workers)
+    most = max(1, facts.batch // run.workers)
+    speeds = facts.speeds if len(set(facts.speeds)) > 1 else ()
     sizes = sorted({max(1, most // _SMALLER), most})
     for stages in _stage_counts(run.workers):
         run.record(Phase.MEASURING, f"{stages} stages")
@@ -180,6 +195,9 @@ def _cuts(
         if isinstance(cut, str):  # nor can it be cut into more
             return found, {f"{pipeline} of {stages} stages or more": cut}
         found.append(cut)
+        unequal = cut_facts(model, prepared, engine_for(run, model), stages, sizes, speeds) if speeds else cut
+        if isinstance(unequal, CutFacts) and unequal.costs != cut.costs:
+            found.append(unequal)
     return found, {}
 
 

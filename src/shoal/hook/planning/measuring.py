@@ -15,7 +15,7 @@ from shoal.errors import CannotDistribute
 from shoal.hook.backends import registry
 from shoal.hook.backends.base import AbstractEngine
 from shoal.hook.calls import feeds
-from shoal.hook.planning.timing import timed
+from shoal.hook.planning.timing import timed, timed_with_first
 from shoal.hook.served.sliced_choice import why_not_sliced
 from shoal.hook.served.unit_update import KerasUnits
 from shoal.hook.stages.engine import AbstractKerasStage
@@ -67,7 +67,8 @@ def whole_facts(model: Any, prepared: Prepared, engine: AbstractEngine, sizes: S
         for size in sizes:
             batch = feeds.example(prepared.source.spec(), size)
             counted = _Counted(lambda batch=batch: step(batch), engine.variables.weights)  # type: ignore[misc]
-            times.append(PieceTime(size, timed(counted), kept=counted.kept))
+            first, usual = timed_with_first(counted)
+            times.append(PieceTime(size, usual, kept=counted.kept))
         updating = timed(update) if len(parts) == 1 else 0.0
         why_not = why_not_sliced(model, engine.variables, shape)
         slices = 0.0 if why_not else _sliced_update(model, prepared)
@@ -85,6 +86,7 @@ def whole_facts(model: Any, prepared: Prepared, engine: AbstractEngine, sizes: S
         why_not_sliced=why_not or "",
         sliced=slices,
         adopting=adopting,
+        compiling=max(0.0, first - usual),
     )
 
 
@@ -118,11 +120,18 @@ def _lined_up(size: int) -> Array:
 
 
 def cut_facts(
-    model: Any, prepared: Prepared, engine: AbstractEngine, stages: int, sizes: Sequence[int]
+    model: Any,
+    prepared: Prepared,
+    engine: AbstractEngine,
+    stages: int,
+    sizes: Sequence[int],
+    speeds: tuple[float, ...] = (),
 ) -> CutFacts | str:
-    """Of the model in so many stages, with pieces of these sizes; or why it can't be cut so."""
+    """Of the model in so many stages, for workers of these speeds, with pieces of these sizes; or why it can't be cut
+    so.
+    """
     try:
-        found = KerasStages(model, engine, prepared.shape, stages)
+        found = KerasStages(model, engine, prepared.shape, stages, speeds)
     except CannotDistribute as error:
         return str(error)
     engines = cast(Sequence[AbstractKerasStage], found.engines)
@@ -150,7 +159,7 @@ def cut_facts(
                 "it is a stage",
             )
         )
-    return CutFacts(tuple(facts), found.costs)
+    return CutFacts(tuple(facts), found.costs, speeds)
 
 
 def _stage_update(engine: AbstractEngine, stage: AbstractKerasStage) -> tuple[float, int]:

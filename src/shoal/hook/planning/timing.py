@@ -28,9 +28,15 @@ def timed(act: Callable[[], object]) -> float:
     """Seconds that this takes where nobody else uses the processor: the lower quartile of several times. The first is
     not counted: programs are compiled in it. On the host, time in which others had the core is not counted either.
     """
-    on_host = registry.current().is_on_host()
+    return timed_with_first(act)[1]
 
+
+def timed_with_first(act: Callable[[], object]) -> tuple[float, float]:
+    """The same, behind what the first time took."""
+    on_host = registry.current().is_on_host()
+    began = time.perf_counter()
     act()
+    first = time.perf_counter() - began
     taken: list[float] = []
     began = time.perf_counter()
     while len(taken) < _LEAST or (len(taken) < _MOST and time.perf_counter() - began < _SECONDS):
@@ -38,7 +44,7 @@ def timed(act: Callable[[], object]) -> float:
         act()
         wall, own = time.perf_counter() - at, time.process_time() - used
         taken.append(min(wall, own) if on_host else wall)
-    return sorted(taken)[len(taken) // 4]
+    return first, sorted(taken)[len(taken) // 4]
 
 
 def measured_link() -> LinkFacts:

@@ -15,6 +15,8 @@ from shoal.training.run import Run
 from shoal.training.sliced import SlicedUpdates
 from shoal.training.updates import AbstractUpdates, OwnUpdates
 
+ENCODED = "gradients travel in fewer bytes, and each worker decodes all of them"
+
 
 def updates_of(run: Run, model: Any, prepared: Prepared, sliced: bool) -> AbstractUpdates:
     """`sliced`: as the user has asked for. Where that is not possible, the user is told why."""
@@ -23,7 +25,7 @@ def updates_of(run: Run, model: Any, prepared: Prepared, sliced: bool) -> Abstra
         return own
     why = why_not_sliced(model, prepared.engine.variables, prepared.shape)
     if not prepared.codec.is_identity:
-        why = "gradients travel in fewer bytes, and each worker decodes all of them"
+        why = ENCODED
     if why is not None:
         text = f"fit(): the update is not sliced: {why}. Every worker updates all weights"
         run.tell(text)
@@ -32,7 +34,7 @@ def updates_of(run: Run, model: Any, prepared: Prepared, sliced: bool) -> Abstra
     engine, part = prepared.engine, prepared.shape.only
     variables = [engine.variables.weights[i] for i in part.gradients]
     units = KerasUnits(prepared.optimizer.own, variables, model.jit_compile)
-    run.happened(StoryKind.BALANCE, "the update is sliced: each worker updates a part of the weights, as it was asked")
+    run.happened(StoryKind.BALANCE, "the update is sliced: each worker updates a part of the weights")
     return SlicedUpdates(run, engine, part, prepared.optimizer, units, prepared.callbacks)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import keras
@@ -18,6 +18,7 @@ from shoal.hook.served.whole_optimizer import WholeOptimizer
 from shoal.hook.stages.absence import let_go, make_room
 from shoal.hook.stages.graph import take_apart
 from shoal.hook.stages.stage_model import StageModel
+from shoal.strategies.holders import stage_speeds
 from shoal.strategies.schema import Array
 from shoal.strategies.stages import choose_cuts, costs, cut
 from shoal.training.engine import StepShape
@@ -27,12 +28,16 @@ from shoal.training.stage_engine import AbstractStages
 class KerasStages(AbstractStages):
     """The stages of a Keras model."""
 
-    def __init__(self, model: Any, engine: AbstractEngine, shape: StepShape, count: int) -> None:
-        """`shape`: of a step of the whole model, as its engine has traced it."""
+    def __init__(
+        self, model: Any, engine: AbstractEngine, shape: StepShape, count: int, speeds: Sequence[float] = ()
+    ) -> None:
+        """`shape`: of a step of the whole model, as its engine has traced it. `speeds`: of the workers for whom it is
+        cut, where they are unequal.
+        """
         self._model = model
         self._engine = engine
         apart = take_apart(model)
-        cuts = choose_cuts(apart.graph, count)
+        cuts = choose_cuts(apart.graph, count, stage_speeds(speeds, count) if speeds else None)
         stages = cut(apart.graph, cuts)
         self.costs = costs(apart.graph, cuts)
         backend = registry.current()
