@@ -39,6 +39,21 @@ def test_the_command_lines_codec_is_that_of_a_script_which_names_none(trainings:
     assert told_by["bf16"] == told_by["None"]
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("codec", ["topk", full("lowrank")])
+def test_a_run_that_is_resumed_on_other_workers_has_the_bits_of_one_that_was_not_stopped(
+    trainings: Trainings, codec: str
+) -> None:
+    """What the codec has left out is in the checkpoint."""
+    saved, halves = (trainings.folder / f"{name}-{codec}" for name in ("saved", "halves"))
+    kept, script = f"--pieces 4 --threads 1 --checkpoint {saved}", ("every_codec.py", halves, codec)
+    succeeded(trainings.shoal("torch", f"-n 2 {kept}", *script, 1))
+    succeeded(trainings.shoal("torch", f"-n 3 {kept} --resume auto", *script, 3))
+    whole = trainings.folder / f"whole-{codec}"
+    succeeded(trainings.shoal("torch", "-n 1 --pieces 4 --threads 1", "every_codec.py", whole, codec, 3))
+    assert told(halves) == told(whole) * 3
+
+
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("options", "strategy", "expected"),

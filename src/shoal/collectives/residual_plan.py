@@ -75,6 +75,21 @@ def _has(notes: Sequence[ResidualNote], ranks: Sequence[int], slot: int, step: i
     return next((rank for rank in ranks if step in notes[rank].stamps.get(slot, ())), None)
 
 
+def writers_of(notes: Sequence[ResidualNote]) -> dict[int, int]:
+    """By slot, the rank that writes its residual to a checkpoint: one of those that have it. What nobody has any more
+    is zero from the next step on, and is not written.
+    """
+    last: dict[int, int] = {}
+    for note in notes:
+        for slot, step in note.last.items():
+            last[slot] = max(step, last.get(slot, NEVER))
+    having = {
+        slot: [rank for rank, note in enumerate(notes) if step in note.stamps.get(slot, ())]
+        for slot, step in sorted(last.items())
+    }
+    return {slot: ranks[slot % len(ranks)] for slot, ranks in having.items() if ranks}
+
+
 def generation(stamps: Mapping[int, int] | Sequence[int], last: int | None) -> tuple[int | None, int]:
     """Which of two generations to read (None: nothing was left out) and which to write."""
     if last is None:

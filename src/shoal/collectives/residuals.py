@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -10,7 +10,14 @@ import numpy as np
 from shoal.collectives import arrays as packed
 from shoal.collectives.layout import LINE, PAGE, Array, round_up
 from shoal.collectives.messenger import Messenger
-from shoal.collectives.residual_plan import NEVER, ResidualNote, ResidualPlan, generation, plan_residuals
+from shoal.collectives.residual_plan import (
+    NEVER,
+    ResidualNote,
+    ResidualPlan,
+    generation,
+    plan_residuals,
+    writers_of,
+)
 from shoal.errors import BadFrame
 from shoal.wire.memory import SharedBlock, close_all
 
@@ -75,7 +82,34 @@ class Residuals:
 
     def commit(self, slots: int) -> None:
         """The step counts, in which so many slots were sent. Everyone says so once, also who has missed its end."""
-        self._last |= dict.fromkeys(range(slots), self._next)
+        self.count(range(slots))
+
+    def count(self, slots: Iterable[int]) -> None:
+        """What was written of these slots counts. The same."""
+        self._last |= dict.fromkeys(slots, self._next)
+
+    def note(self) -> bytes:
+        """What this worker has, for `written` and whoever plans."""
+        stamps = {slot: tuple(self._stamps(slot).tolist()) for slot in self._blocks}
+        return msgspec.msgpack.encode(ResidualNote(self._last, stamps))
+
+    def written(self, notes: Sequence[bytes], rank: int) -> dict[int, list[Array]]:
+        """What counts of the slots that this rank writes to a checkpoint, where it lies; from everyone's notes."""
+        writers = writers_of([_DECODER.decode(note) for note in notes])
+        kept = {slot: self.kept(slot) for slot, writer in writers.items() if writer == rank}
+        return {slot: arrays for slot, arrays in kept.items() if arrays is not None}
+
+    def write(self, slot: int, arrays: Sequence[Array]) -> None:
+        """After `settle`: what is left out of a slot, from a checkpoint. It counts when `count` has said so."""
+        _, places = self.begin(slot)
+        for place, array in zip(places, arrays, strict=True):
+            np.copyto(place, array)
+        self.end(slot)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of a slot's arrays."""
+        return self._sizes
 
     @property
     def _next(self) -> int:
@@ -91,11 +125,10 @@ class Residuals:
         """
         if self._settled == (mark, shares):
             return
-        mine = ResidualNote(self._last, {slot: tuple(self._stamps(slot).tolist()) for slot in self._blocks})
-        notes = [mine]
+        said = [self.note()]
         if meeting is not None:
-            said = meeting.hold(f"{self._what}: who has it", msgspec.msgpack.encode(mine))
-            notes = [_DECODER.decode(note) for note in said]
+            said = meeting.hold(f"{self._what}: who has it", self.note())
+        notes = [_DECODER.decode(note) for note in said]
         plan = plan_residuals(notes, hosts, shares)
         me = meeting.rank if meeting is not None else 0
         for slot in plan.made.get(me, ()):

@@ -10,7 +10,7 @@ what `steps_per_execution` steps are: they are called before and after it. A rou
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from shoal.strategies.allreduce import Division, Exchanged, Reduction
 from shoal.strategies.notes import Note, stopped
 from shoal.strategies.schema import Array
 from shoal.training.engine import to_float
+from shoal.training.left_out import left_out_tensors, resume_left_out
 from shoal.training.logs import Logs
 from shoal.training.model_state import fingerprint
 from shoal.training.outer import OuterOptimizer
@@ -96,6 +97,7 @@ class LocalTraining(AbstractTrainingTogether):
         self._resume(served=False)
         if path is not None:
             self._resume_replicas(path)
+            resume_left_out(self._run, path, [self._reduction])
 
     def _resume_replicas(self, path: Path) -> None:
         """Go on with what a checkpoint has of the replicas. Collective."""
@@ -105,18 +107,22 @@ class LocalTraining(AbstractTrainingTogether):
             self._run.tell(f"{path.name} is of a training without replicas: all begin with its optimizer's state")
             return
         self._outer.set_state(kept.outer)
+        self._host(lambda group, shares: self._states.begin_with(group, shares, kept.states))
+        self._states.commit()
+        self._show_state()
+
+    def _host(self, settle: Callable[[AbstractGroup, tuple[range, ...]], None]) -> None:
+        """Between two rounds: every replica's state is with a worker that is there. Collective."""
 
         def act(group: AbstractGroup) -> Result:
             shares = self._division.balance.shares(self._replicas, group.members)
-            self._states.begin_with(group, shares, kept.states)
+            settle(group, shares)
             group.gather("fit: all replicas are there", b"")
             mine = {member: (run.start, run.stop) for member, run in zip(group.members, shares, strict=True)}
             return Result([msgspec.msgpack.encode(mine)], [])
 
         (told,), _ = self._run.worker_group.commit(act)
-        self._states.commit()
         self._hosted = range(*msgspec.msgpack.decode(told, type=dict[str, tuple[int, int]])[self._run.me])
-        self._show_state()
 
     def _end(self) -> None:
         self._save_last()
@@ -132,6 +138,9 @@ class LocalTraining(AbstractTrainingTogether):
 
     def _begin_checkpoint(self) -> None:
         assert self._saver is not None
+        if self._states.are_kept:  # who hosted a replica in the last round may be gone
+            self._host(self._states.settle)
+        left_out = left_out_tensors([self._reduction])
         group, run, at = self._run.worker_group, self._run, self._at
         given, outer = self.give(), self._outer.state()
         count = len(given.arrays) - len(outer)
@@ -139,7 +148,15 @@ class LocalTraining(AbstractTrainingTogether):
         replicas = ReplicaTensors(self._named_outer(outer), self._named_states())
         returned = run.calls.returned
         self._saver.begin(
-            at.trained, group.view, group.members, told, self._call, returned, run.is_chief, replicas=replicas
+            at.trained,
+            group.view,
+            group.members,
+            told,
+            self._call,
+            returned,
+            run.is_chief,
+            replicas=replicas,
+            left_out=left_out,
         )
 
     def _named_outer(self, values: Sequence[Array]) -> dict[str, Array]:

@@ -22,6 +22,7 @@ from shoal.checkpoint.tensor_names import (
     TRAINABLE,
     TensorName,
     kind_of_replica,
+    left_out_of,
     replica_of,
     tables_in,
 )
@@ -104,7 +105,7 @@ def _read(path: Path, expected: Expected) -> Result:
 
     def is_mine(name: str) -> bool:
         kind, number, _ = TensorName.of(name)
-        others = kind in (TABLE, OUTER) or replica_of(kind) is not None
+        others = kind in (TABLE, OUTER) or replica_of(kind) is not None or left_out_of(kind) is not None
         return not others and (kind != OPTIMIZER or number in own or number == scale)
 
     found = load(path, is_mine).arrays

@@ -26,6 +26,7 @@ from shoal.strategies.schema import Array
 from shoal.training.codec_choice import CodecChoice
 from shoal.training.counted import counted_piece
 from shoal.training.engine import Engine, to_float
+from shoal.training.left_out import left_out_tensors, resume_left_out
 from shoal.training.logs import Logs
 from shoal.training.model_state import fingerprint
 from shoal.training.position import Position
@@ -85,7 +86,10 @@ class SynchronousTraining(AbstractStepwiseTraining):
             reduction.close()
 
     def _start(self) -> None:
+        path = self._run.calls.resumes(self._call)
         self._resume(served=self._updates.parts is not None)
+        if path is not None:
+            resume_left_out(self._run, path, self._reductions)
         self._updates.open(self._at.epoch, self._source.steps, self._resumed_at)
 
     def _end(self) -> None:
@@ -111,10 +115,13 @@ class SynchronousTraining(AbstractStepwiseTraining):
 
     def _begin_checkpoint(self) -> None:
         assert self._saver is not None
+        left_out = left_out_tensors(self._reductions)
         worker_group, run = self._run.worker_group, self._run
         step, returned = self._at.trained, run.calls.returned
         members = worker_group.members
-        self._saver.begin(step, worker_group.view, members, self.give(), self._call, returned, run.is_chief)
+        self._saver.begin(
+            step, worker_group.view, members, self.give(), self._call, returned, run.is_chief, left_out=left_out
+        )
 
     def _is_worth_saving(self) -> bool:
         # Without a step, servers that were never asked for anything have nothing to write.
