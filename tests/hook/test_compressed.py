@@ -39,6 +39,21 @@ def test_the_command_lines_codec_is_that_of_a_script_which_names_none(trainings:
     assert told_by["bf16"] == told_by["None"]
 
 
+@pytest.mark.timeout(200)
+def test_one_worker_with_one_piece_rounds_whatever_else_the_run_does(trainings: Trainings) -> None:
+    """Nobody can have more workers than pieces: this is the one case in which nothing ever travels."""
+    found = []
+    for name, options in (("bare", "-n 1"), ("saves", f"-n 1 --checkpoint {trainings.folder / 'one'}")):
+        out = trainings.folder / f"one-{name}"
+        succeeded(trainings.shoal("torch", f"{options} --threads 1 --compress bf16", "every_codec.py", out, "None"))
+        found += told(out)
+    without = trainings.folder / "one-without"
+    saves = f"-n 1 --threads 1 --checkpoint {trainings.folder / 'other'}"
+    succeeded(trainings.shoal("torch", saves, "every_codec.py", without, "None"))
+    assert found == [found[0]] * 2
+    assert told(without) != found[:1], "the control: it rounds"
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("codec", ["topk", full("lowrank")])
 def test_a_run_that_is_resumed_on_other_workers_has_the_bits_of_one_that_was_not_stopped(

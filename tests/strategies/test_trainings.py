@@ -41,6 +41,25 @@ class Heard:
 
 
 @pytest.mark.parametrize(
+    ("strategy", "pieces", "compress", "expected"),
+    [
+        (AllReduce(), None, None, True),
+        (AllReduce(), None, "auto", True),
+        (AllReduce(), 4, None, False),
+        (AllReduce(), None, "bf16", False),
+        (AllReduce(compress="int8"), None, None, False),
+        (Auto(), None, "int8", False),
+        (LocalSGD(), None, None, False),
+        (ParameterServer(compress="bf16"), None, None, True),
+    ],
+)
+def test_one_worker_is_plain_keras_unless_there_is_something_to_cut_or_to_round(
+    strategy: AbstractStrategy, pieces: int | None, compress: str | None, expected: bool
+) -> None:
+    assert strategy.leaves_to_keras(pieces, compress) == expected
+
+
+@pytest.mark.parametrize(
     ("strategy", "told", "expected"),
     [
         (AllReduce(), Told(), ("together", 2, False, False)),

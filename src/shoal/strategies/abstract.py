@@ -100,6 +100,12 @@ class AbstractStrategy(ABC):
     def pieces_for(self, told: int | None, workers: int) -> int:
         """How many pieces batches are cut into in a run with this many workers; `told` is the command line's word."""
 
+    def leaves_to_keras(self, pieces: int | None, compress: str | None) -> bool:
+        """Whether one worker with one device has nothing to do but what plain Keras does; `pieces` and `compress` are
+        the command line's words. A codec counts though nothing travels: the same bits, whatever else the run is asked.
+        """
+        return self.is_keras_alone and self.pieces_for(pieces, 1) == 1 and self.codec_for(compress).is_identity
+
     def refuse_single_steps(self) -> None:  # noqa: B027 (most take them as they take those of `fit`)
         """UsageError if a script can't take steps one by one, with `train_on_batch` or a loop of its own."""
 

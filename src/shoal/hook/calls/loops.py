@@ -90,7 +90,7 @@ class Step:
 
     def __call__(self, *given: Any) -> Any:
         run = self._run
-        if run.is_plain and self._strategy.pieces_for(run.pieces, 1) == 1:
+        if run.is_plain and self._strategy.leaves_to_keras(run.pieces, run.compress):
             return self._compiled()(*given)
         if run.servers is not None:
             raise CannotDistribute("shoal.step can't train on parameter servers: use fit, or --strategy allreduce.")
