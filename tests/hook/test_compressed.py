@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from click.testing import CliRunner
+
+from shoal import cli
 
 from .runs import FULL, Trainings, full, succeeded, told
 
@@ -67,6 +72,33 @@ def test_a_run_that_is_resumed_on_other_workers_has_the_bits_of_one_that_was_not
     whole = trainings.folder / f"whole-{codec}"
     succeeded(trainings.shoal("torch", "-n 1 --pieces 4 --threads 1", "every_codec.py", whole, codec, 3))
     assert told(halves) == told(whole) * 3
+
+
+LOST = {
+    "allreduce": ["what gradients of 1 piece had left out was lost with a host: zero from now on, for everybody"],
+    "local": [
+        "what replica 1 had left out of moves was lost with a host: zero from now on, for everybody",
+        "the optimizer state of replica 1 was lost with a host: that of replica 0 stands in for it",
+    ],
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("kind", "step"), [("allreduce", 150), full("allreduce", 30), full("local", 16)])
+def test_a_host_that_is_lost_with_its_residuals_is_told_and_costs_at_most_two_percent_of_the_loss(
+    trainings: Trainings, kind: str, step: int
+) -> None:
+    """Digits. A worker that shares no memory is as alone on its host."""
+    calm, disturbed = (trainings.folder / f"{name}-{kind}-{step}" for name in ("calm", "disturbed"))
+    succeeded(trainings.shoal("torch", "-n 1 --threads 1", "lost_residuals.py", calm, kind))
+    options = "-n 3 --threads 1 --transport tcp --max-restarts 0"
+    succeeded(trainings.shoal("torch", options, "lost_residuals.py", disturbed, kind, step))
+    assert (disturbed / "killed").exists()
+    found, expected = (json.loads((folder / "loss.json").read_text()) for folder in (disturbed, calm))
+    assert found != expected, "something was lost"
+    assert found == pytest.approx(expected, rel=0.02)
+    story = CliRunner().invoke(cli.main, ["story"], env=trainings.environ).stdout
+    assert [text for text in LOST[kind] if text not in story] == [], story
 
 
 @pytest.mark.timeout(200)

@@ -34,12 +34,18 @@ def test_one_to_four_workers_give_the_same_bits(trainings: Trainings, backend: s
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("backend", ["torch", full("jax"), full("tensorflow")])
-def test_workers_killed_in_the_middle_of_rounds_leave_no_trace(trainings: Trainings, backend: str) -> None:
-    calm, killed = trainings.folder / f"calm-{backend}", trainings.folder / f"killed-{backend}"
+@pytest.mark.parametrize(
+    ("backend", "transport"), [("torch", "shm"), ("torch", "tcp"), full("jax", "shm"), full("tensorflow", "shm")]
+)
+def test_workers_killed_in_the_middle_of_rounds_leave_no_trace(
+    trainings: Trainings, backend: str, transport: str
+) -> None:
+    """With tcp each worker is as on a host of its own: what its replicas keep, another one has a copy of."""
+    calm, killed = (trainings.folder / f"{name}-{backend}-{transport}" for name in ("calm", "killed"))
     kills = 6 if FULL else 2
+    options = f"-n 3 --threads 1 --max-restarts 9 --transport {transport}"
     succeeded(trainings.shoal(backend, "-n 1 --threads 1", "local_killed.py", calm, 0))
-    succeeded(trainings.shoal(backend, "-n 3 --threads 1 --max-restarts 9", "local_killed.py", killed, kills))
+    succeeded(trainings.shoal(backend, options, "local_killed.py", killed, kills))
     assert len(list(killed.glob("kill-*"))) == kills
     (expected,), (chief, *others) = told(calm), told(killed)
     assert chief == expected

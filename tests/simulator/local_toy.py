@@ -2,7 +2,8 @@
 or 8 replicas are exact. So are the sums, in whatever order.
 
 What a replica's optimizer keeps is the same for all replicas that have taken as many steps: workers of the simulator
-share no memory, and where the last one that had a replica's state is lost, another's stands in for it.
+share no memory, and where the last two that had a replica's state are lost, another's stands in for it. Unless the plan
+says that they are unlike: then no two that follow each other may be lost at once.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def gradient(weights: float, moving: int, part: int, chance: Sequence[int], samp
     return hash((weights, moving, part, *chance, *samples)) % 256
 
 
-def updated(weights: float, momentum: int, total: int) -> tuple[float, int]:
-    momentum = (momentum * 3 + 1) % 1000
+def updated(weights: float, momentum: int, total: int, unlike: bool) -> tuple[float, int]:
+    momentum = (momentum * 3 + (total if unlike else 1)) % 1000
     return weights - (total * (1 + momentum) % 509), momentum
 
 
@@ -106,7 +107,7 @@ class LocalReference(Reference):
                 moving = moved(int(weights), samples)
             if part == self.plan.parts - 1:
                 found = norm(int(weights), samples)
-            weights, momentum = updated(weights, momentum, total)
+            weights, momentum = updated(weights, momentum, total, self.plan.unlike)
         return _Replica(weights, moving, momentum), lost, found
 
     def _bounds(self, size: int) -> list[tuple[int, int]]:
@@ -118,6 +119,7 @@ class LocalToyEngine(ToyEngine):
 
     def __init__(self, plan: Plan, number: int, work: Callable[[], None]) -> None:
         super().__init__(plan, number, work)
+        self._unlike = plan.unlike
         for variable in self.variables.trainable:
             variable.value, variable.dtype = variable.value.astype(np.float64), "float64"
 
@@ -139,7 +141,8 @@ class LocalToyEngine(ToyEngine):
         if states:
             self.moving.value[0] = states[0][0]
         total, weights = int(gradients[0][0]), float(self.weights.value[0])
-        self.weights.value[0], self.momentum.value[0] = updated(weights, int(self.momentum.value[0]), total)
+        found = updated(weights, int(self.momentum.value[0]), total, self._unlike)
+        self.weights.value[0], self.momentum.value[0] = found
         if part == 0:
             for variable, gradient_of in zip(self.variables.trainable[1:], gradients[1:], strict=True):
                 variable.value -= gradient_of

@@ -22,7 +22,7 @@ from shoal.session import Session
 from shoal.store.decisions.worker_state import BatchWork, EpochEnd, LookUp, Rest
 from shoal.store.server import KeptShard
 from shoal.store.values.ledger import Ledger
-from shoal.strategies.abstract import PipelineSettings
+from shoal.strategies.abstract import PipelineSettings, RoundSettings
 from shoal.strategies.allreduce import Division, Exchanged, Reduction
 from shoal.strategies.notes import Note
 from shoal.strategies.schema import Array, Combine, Entry, Schema
@@ -249,7 +249,8 @@ class Script:
         self, name: str, call: int, prepared: Prepared, arguments: FitArguments, callbacks: ToyCallbacks
     ) -> Any:
         finished = self.outer.finished
-        training = ObservedRounds(self.run, prepared, arguments, call, self.plan.pieces, self.plan.every, self.outer)
+        settings = RoundSettings(self.plan.pieces, self.plan.every)
+        training = ObservedRounds(self.run, prepared, arguments, call, settings, self.outer)
         training.observe(self, name)
         with closing(training):
             if self.run.worker_group.is_late:

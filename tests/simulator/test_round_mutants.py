@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
+from shoal.collectives.residuals import Residuals
 from shoal.training.local import LocalTraining
 from shoal.training.replica_states import ReplicaStates
 from shoal.training.replicas import HostedReplicas
@@ -23,6 +25,10 @@ def kills(seed: int) -> Plan:
     return Plan(seed, 3, pieces=4, every=2, restarts=0, late=0.1, faults=(Fault("kill", seed % 3, moment, 0.07),))
 
 
+def kills_of_the_unlike(seed: int) -> Plan:
+    return replace(kills(seed), unlike=True)
+
+
 def replacements(seed: int) -> Plan:
     return Plan(seed, every=1 + seed % 2, restarts=2, late=0.05, faults=(Fault("kill", 1, "step 0"),))
 
@@ -30,6 +36,12 @@ def replacements(seed: int) -> Plan:
 def who_tells_is_in_the_middle_of_a_round(seed: int) -> Plan:
     """The coordinator lets newcomers in where there are too few, whatever the others are doing."""
     return Plan(seed, 3, least=3, every=2, restarts=2, late=0.05, faults=(Fault("kill", 2, "step 1", 0.1),))
+
+
+def kills_of_two_at_once(seed: int) -> Plan:
+    """With both who had a replica's state."""
+    faults = tuple(Fault("kill", who, ("step 1", "step 3")[seed % 2], 0.07) for who in (0, 1))
+    return Plan(seed, 3, pieces=4, every=2, restarts=0, late=0.1, faults=faults)
 
 
 def one_stops(seed: int) -> Plan:
@@ -93,7 +105,34 @@ EDITS: dict[str, tuple[type[Any], str, str, str, Callable[[int], Plan]]] = {
         "if False:",
         one_stops,
     ),
-    "what was lost with a host is not replaced": (ReplicaStates, "settle", "if not lost:", "if True:", kills),
+    "a replica's state is not copied to another host": (
+        ReplicaStates,
+        "copy",
+        "group.copy(self._kept, shares)",
+        "pass",
+        kills_of_the_unlike,
+    ),
+    "the copy is of the round before": (
+        Residuals,
+        "copy",
+        "self._arrays(slot, write)",
+        "self._arrays(slot, 1 - write)",
+        kills_of_the_unlike,
+    ),
+    "a committed round leaves the copies of the one before": (
+        Residuals,
+        "copy",
+        "self.end(slot)",
+        "pass",
+        kills_of_the_unlike,
+    ),
+    "what was lost with a host is not replaced": (
+        ReplicaStates,
+        "settle",
+        "if not lost:",
+        "if True:",
+        kills_of_two_at_once,
+    ),
     "a committed round leaves the states of the one before": (
         ReplicaStates,
         "commit",

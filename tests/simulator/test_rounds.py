@@ -40,6 +40,21 @@ def test_a_kill_at_any_moment_costs_nothing_but_the_worker(moment, who):
         assert set(sim.watcher.lost()) <= {f"worker-{who}"}
 
 
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("who", [0, 1, 2])
+def test_a_worker_alone_on_its_host_takes_nothing_of_its_replicas_along(moment, who):
+    """No other replica's optimizer could stand in for theirs."""
+    for seed in SEEDS[:2]:
+        fault = Fault("kill", who, moment, 0.07 * seed)
+        over(Plan(seed, late=0.05, every=2, restarts=seed, unlike=True, faults=(fault,)))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_workers_alone_on_their_hosts_are_killed_one_after_another(seed):
+    kills = tuple(Fault("kill", who, f"step {1 + 3 * who}", 0.05) for who in (0, 1, 2))
+    over(Plan(seed, 4, every=2, restarts=seed % 2, unlike=True, faults=kills))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_but_one_are_killed_at_once_in_the_middle_of_a_round(seed):
     kills = tuple(Fault("kill", who, "step 1", 0.05 + 0.02 * seed) for who in (0, 1, 3))

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.config import Servers
 from shoal.errors import UsageError
-from shoal.strategies.abstract import AbstractStrategy
+from shoal.strategies.abstract import AbstractStrategy, RoundSettings
 from shoal.strategies.allreduce import AllReduce
 from shoal.strategies.auto import Auto
 from shoal.strategies.local_sgd import LocalSGD
@@ -36,8 +36,8 @@ class Heard:
     def at_own_pace(self, servers: Servers, scales: bool) -> Any:
         return "at own pace", servers.staleness, scales
 
-    def in_rounds(self, replicas: int, every: int, outer: Any) -> Any:
-        return "in rounds", replicas, every, outer
+    def in_rounds(self, settings: RoundSettings, outer: Any) -> Any:
+        return "in rounds", settings.replicas, settings.every, outer
 
 
 @pytest.mark.parametrize(

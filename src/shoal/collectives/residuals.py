@@ -15,6 +15,7 @@ from shoal.collectives.residual_plan import (
     ResidualNote,
     ResidualPlan,
     generation,
+    keepers_of,
     plan_residuals,
     writers_of,
 )
@@ -36,8 +37,13 @@ class Residuals:
         sizes: Sequence[int],
         on_lost: Callable[[Sequence[int]], None] = lambda slots: None,
         what: str = "what a codec left out",
+        copies: bool = False,
     ) -> None:
+        """`copies`: of what a worker has that is alone on its host, there is one on another."""
         self._what = what
+        self._copies = copies
+        self.copied = 0  # bytes that this worker has sent so
+        self.are_copied = False  # whether somebody's are
         self._starts = np.cumsum([0, *(round_up(size, LINE // 4) for size in sizes)]).tolist()
         self._sizes = tuple(sizes)
         self._stride = round_up(self._starts[-1] * 4, PAGE) or PAGE
@@ -129,7 +135,7 @@ class Residuals:
         if meeting is not None:
             said = meeting.hold(f"{self._what}: who has it", self.note())
         notes = [_DECODER.decode(note) for note in said]
-        plan = plan_residuals(notes, hosts, shares)
+        plan = plan_residuals(notes, hosts, shares, keepers_of(hosts, shares) if self._copies else None)
         me = meeting.rank if meeting is not None else 0
         for slot in plan.made.get(me, ()):
             self._blocks[slot] = self._make()
@@ -141,6 +147,29 @@ class Residuals:
         self._settled = (mark, shares)
         if plan.lost:
             self._on_lost(plan.lost)
+
+    def copy(self, meeting: Messenger | None, hosts: Sequence[Sequence[int]], shares: tuple[range, ...]) -> None:
+        """After `end`, in a step that all have come to: what was written goes to those who have copies. Collective."""
+        if meeting is None or not self._copies:
+            return
+        holders = {slot: rank for rank, share in enumerate(shares) for slot in share}
+        sends: dict[int, list[memoryview]] = {}
+        receives: dict[int, list[memoryview]] = {}
+        mine: list[int] = []
+        keepers = keepers_of(hosts, shares)
+        self.are_copied = bool(keepers)
+        for slot, keeper in sorted(keepers.items()):
+            if meeting.rank == holders[slot]:
+                _, write = generation(self._stamps(slot).tolist(), self._last.get(slot))
+                sends.setdefault(keeper, []).extend(map(packed.view, self._arrays(slot, write)))
+                self.copied += sum(self._sizes) * 4
+            elif meeting.rank == keeper:
+                mine.append(slot)
+                receives.setdefault(holders[slot], []).extend(map(packed.view, self.begin(slot)[1]))
+        if sends or receives:
+            meeting.ship(f"{self._what}: copies", sends, receives)
+        for slot in mine:
+            self.end(slot)
 
     def close(self) -> None:
         for block in self._blocks.values():

@@ -46,6 +46,14 @@ class PipelineSettings(NamedTuple):
     lean: bool  # nobody holds more than its own stages
 
 
+class RoundSettings(NamedTuple):
+    """How replicas train by themselves, and meet."""
+
+    replicas: int
+    every: int  # steps of a round
+    copies: bool = True  # what a replica keeps is on a second host, if its worker is alone on its own
+
+
 class Trainings(Protocol[T_co]):
     """The ways to train that there are. A strategy takes one of them, which trains to the end."""
 
@@ -65,9 +73,9 @@ class Trainings(Protocol[T_co]):
     def in_stages(self, settings: PipelineSettings) -> T_co:
         """All workers take every step together. The model is cut into stages, and each worker holds one of them."""
 
-    def in_rounds(self, replicas: int, every: int, outer: Any) -> T_co:
-        """Each of so many replicas takes `every` steps by itself. Then their average move goes into the optimizer
-        `outer` (None: the usual one), from whose weights all go on.
+    def in_rounds(self, settings: RoundSettings, outer: Any) -> T_co:
+        """Each of the replicas takes some steps by itself. Then their average move goes into the optimizer `outer`
+        (None: the usual one), from whose weights all go on.
         """
 
 

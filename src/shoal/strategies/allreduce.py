@@ -153,8 +153,11 @@ class Reduction:
         on_reopen: Callable[[], None] = lambda: None,
         codec: AbstractCodec = AS_THEY_ARE,
         on_lost: Callable[[Sequence[int]], None] = lambda slots: None,
+        copies: bool = False,
     ) -> None:
-        """`codec`: in whose form the schema's gradients travel; `on_lost` hears of slots whose residuals are lost."""
+        """`codec`: in whose form the schema's gradients travel; `on_lost` hears of slots whose residuals are lost, and
+        with `copies` those of a worker that is alone on its host are on another, too.
+        """
         self._worker_group = worker_group
         self._division = division
         self._use(schema.rounded(codec.rounding))
@@ -166,7 +169,7 @@ class Reduction:
         if codec.by_slot is not None:
             gradients = schema.gradients
             dims = [entry.shape for entry in schema.entries[: len(gradients)]]
-            self._encoding = VectorEncoding(codec.by_slot, schema.layout, gradients, dims, on_lost)
+            self._encoding = VectorEncoding(codec.by_slot, schema.layout, gradients, dims, on_lost, copies)
         if what is not None and not worker_group.is_late:
             self._check_same_schema(what)
 
@@ -259,6 +262,11 @@ class Reduction:
     def sizes_left_out(self) -> tuple[int, ...] | None:
         """Of the arrays that a piece leaves out; None if the codec keeps nothing."""
         return self._encoding.residuals.sizes if self._encoding is not None else None
+
+    @property
+    def copied(self) -> int:
+        """Bytes that this worker has sent as copies of what was left out."""
+        return self._encoding.residuals.copied if self._encoding is not None else 0
 
     def left_out(self) -> dict[int, list[Array]]:
         """Between two steps: what pieces have left out so far, of those that this worker is to write. Collective.

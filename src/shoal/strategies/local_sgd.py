@@ -9,7 +9,7 @@ from shoal.codecs.choice import codec_of
 from shoal.codecs.codec import AbstractCodec
 from shoal.codecs.lossy import AbstractLossy
 from shoal.errors import UsageError
-from shoal.strategies.abstract import AbstractStrategy, Told, Trainings
+from shoal.strategies.abstract import AbstractStrategy, RoundSettings, Told, Trainings
 
 T = TypeVar("T")
 
@@ -27,12 +27,16 @@ class LocalSGD(AbstractStrategy):
     `outer` is a Keras optimizer, not the model's own. None: SGD(0.7, momentum=0.9, nesterov=True).
     `compress` makes the moves smaller: "bf16", "int8", TopK(0.01), LowRank(rank=4). None: what `shoal run --compress`
     says.
+    `copies`: what replicas keep from round to round is sent to another host too, in every round, if their worker is
+    alone on its host: so it can be killed and nothing is lost. False: those bytes are saved, and another replica's
+    optimizer stands in for a lost one.
     """
 
     every: int | None = None
     replicas: int | None = None
     outer: Any = None
     compress: str | AbstractCodec | AbstractLossy | None = None
+    copies: bool = True
 
     def __post_init__(self) -> None:
         for name, least, number in (("every", "1 step", self.every), ("replicas", "1 replica", self.replicas)):
@@ -75,4 +79,5 @@ class LocalSGD(AbstractStrategy):
                 "run without --servers, or use ParameterServer."
             )
         replicas = self.pieces_for(told.pieces, told.workers)
-        return trainings.in_rounds(replicas, self.every or told.every or EVERY, self.outer)
+        settings = RoundSettings(replicas, self.every or told.every or EVERY, self.copies)
+        return trainings.in_rounds(settings, self.outer)

@@ -25,6 +25,7 @@ from shoal.data.sources import Taken
 from shoal.errors import UsageError
 from shoal.observe.phases import Phase
 from shoal.observe.story import StoryKind
+from shoal.strategies.abstract import RoundSettings
 from shoal.strategies.allreduce import Division, Exchanged, Reduction
 from shoal.strategies.notes import Note, stopped
 from shoal.strategies.schema import Array
@@ -55,13 +56,12 @@ class LocalTraining(AbstractTrainingTogether):
         prepared: Prepared,
         arguments: FitArguments,
         call: int,
-        replicas: int,
-        every: int,
+        settings: RoundSettings,
         outer: OuterOptimizer,
     ) -> None:
         super().__init__(run, prepared, arguments, call)
-        self._replicas = replicas
-        self._every = every
+        replicas = self._replicas = settings.replicas
+        self._every = settings.every
         self._outer = outer
         variables = self._engine.variables
         self._moves = round_shape(variables, self._shape)
@@ -74,11 +74,12 @@ class LocalTraining(AbstractTrainingTogether):
             "fit",
             codec=prepared.codec,
             on_lost=self._tell_of_lost_residuals,
+            copies=settings.copies,
         )
         self._inner = InnerSteps(run, self._engine, self._shape)
         rates = {id(variable) for variable in self._optimizer.rates()}  # callbacks set them, for all replicas
         own = [variable for variable in variables.optimizer if id(variable) not in rates]
-        self._states = ReplicaStates(self._engine, own, replicas, self._tell_of_lost_states)
+        self._states = ReplicaStates(self._engine, own, replicas, self._tell_of_lost_states, settings.copies)
         self._hosted = range(0)  # the replicas whose states of the last round are this worker's
         self._round_start: RoundStart | None = None  # of the round that goes on: the model is not at it
 
@@ -126,8 +127,27 @@ class LocalTraining(AbstractTrainingTogether):
 
     def _end(self) -> None:
         self._save_last()
+        self._show_first()
         if self._arguments.epochs > 0:
             self._outer.finish()
+
+    def _show_first(self) -> None:
+        """All models get the optimizer state of replica 0, from which a next fit begins, whoever is chief then."""
+        if not self._states.are_kept:
+            return
+
+        def act(group: AbstractGroup) -> Result:
+            shares = self._division.balance.shares(self._replicas, group.members)
+            self._states.settle(group, shares)
+            giver = next(rank for rank, share in enumerate(shares) if 0 in share)
+            given = Result([], [np.array(value) for value in self._states.of(0) or ()]) if giver == group.rank else None
+            takers = set(range(group.size)) - {giver}
+            taken = group.pass_on("the first replica's optimizer", giver, takers, given)
+            found = given or taken
+            assert found is not None
+            return found
+
+        self._states.show(self._run.worker_group.commit(act).arrays)
 
     # Checkpoints ------------------------------------------------------------------------------------
 
@@ -295,8 +315,9 @@ class LocalTraining(AbstractTrainingTogether):
         if not attempt.stop:
             for replica in mine:
                 hosted.keep(replica)
+        self._tell_of_copies(self._states.copy(group, shares))
         traffic = run.counters.traffic
-        before = traffic.sent + traffic.spared
+        before = traffic.sent + traffic.spared - self._reduction.copied
         share = 1 / self._replicas
         result = self._reduction.reduce(
             group,
@@ -307,7 +328,7 @@ class LocalTraining(AbstractTrainingTogether):
             sum(sizes),
         )
         # What an exchange after each of the other steps would have sent.
-        traffic.spared += (len(sizes) - 1) * (traffic.sent + traffic.spared - before)
+        traffic.spared += (len(sizes) - 1) * (traffic.sent + traffic.spared - self._reduction.copied - before)
         return Result([msgspec.msgpack.encode(sizes), *result.values], result.arrays)
 
     def _blocks(
@@ -408,6 +429,15 @@ class LocalTraining(AbstractTrainingTogether):
             part=saver.word() if saver is not None else None,
             leaves=run.drains,
         )
+
+    def _tell_of_copies(self, nbytes: int) -> None:
+        """`nbytes`: of a replica's state, if there are copies."""
+        if nbytes:
+            self._run.tell(
+                f"a worker is alone on its host: its replicas' optimizers ({nbytes / 2**20:,.1f} MiB each) are copied "
+                "to another host in every round, so that it can be killed. LocalSGD(copies=False) saves these bytes",
+                below_bar=True,
+            )
 
     def _tell_of_lost_residuals(self, slots: Sequence[int]) -> None:
         text = f"what {_replicas(slots)} had left out of moves was lost with a host: zero from now on, for everybody"

@@ -2,8 +2,9 @@
 
 It lies in memory that all workers of a host share, in two generations (collectives/residual_plan.py): who hosts a
 replica in a round reads what the last round left, and writes the other. So a round that is done again begins where it
-began before, whoever hosts the replica then, and a killed worker takes nothing with it. If the only host that had a
-replica's state is lost, another replica's stands in for it, for everybody.
+began before, whoever hosts the replica then, and a killed worker takes nothing with it. If it is alone on its host,
+another host has a copy of what its replicas keep, unless nobody wants that. If the only host that had a replica's
+state is lost, another replica's stands in for it, for everybody.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class ReplicaStates:
         variables: Sequence[Any],
         replicas: int,
         on_lost: Callable[[Sequence[int], int], None] = lambda lost, giver: None,
+        copies: bool = True,
     ) -> None:
         """`variables` are the optimizers'. `on_lost` is told which replicas' states were lost, and whose stands in."""
         self._engine = engine
@@ -53,7 +55,7 @@ class ReplicaStates:
             end = start + value.nbytes
             self._places.append(_Place(start, end, value.dtype, value.shape))
         self.are_kept = False  # after a round, or from a checkpoint: before that, all have the model's own
-        self._kept = Residuals([-(-end // _WORD)], what="the replicas' optimizers")
+        self._kept = Residuals([-(-end // _WORD)], what="the replicas' optimizers", copies=copies)
 
     def settle(self, group: AbstractGroup, shares: tuple[range, ...]) -> None:
         """Within an act: who hosts a replica in this round has its state. Collective."""
@@ -88,6 +90,13 @@ class ReplicaStates:
             np.copyto(place, value)
         self._kept.end(replica)
 
+    def copy(self, group: AbstractGroup, shares: tuple[range, ...]) -> int:
+        """After all have written: what a worker keeps that is alone on its host goes to another, too. The bytes of a
+        replica's, if somebody's are copied. Collective.
+        """
+        group.copy(self._kept, shares)
+        return sum(self._kept.sizes) * _WORD if self._kept.are_copied else 0
+
     def commit(self) -> None:
         """The round counts. Everyone says so, also who has missed its end."""
         self._kept.commit(self._replicas)
@@ -98,6 +107,7 @@ class ReplicaStates:
         group.settle(self._kept, shares)
         for replica in shares[group.rank]:
             self.write(replica, states[replica])
+        group.copy(self._kept, shares)
 
     def read(self) -> list[Array]:
         """What the model's optimizers hold now: look at it, or copy it."""
