@@ -10,7 +10,7 @@ import pytest
 from .runs import FULL, Trainings, full, succeeded, told
 
 RUNS = {1: "-n 1", 2: "-n 2", 3: "-n 3 --transport tcp", 4: "-n 4"}
-QUICK = ("dropout_and_batchnorm", "topk", "generator")
+QUICK = ("dropout_and_batchnorm", "topk", "generator", "streaming", "streaming_topk", "streaming_generator")
 
 
 @pytest.mark.timeout(600)

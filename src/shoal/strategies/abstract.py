@@ -51,6 +51,7 @@ class RoundSettings(NamedTuple):
 
     replicas: int
     every: int  # steps of a round
+    streaming: int | None = None  # the fragments that are exchanged one at a time while steps go on; None: all at once
     copies: bool = True  # what a replica keeps is on a second host, if its worker is alone on its own
 
 

@@ -30,6 +30,8 @@ class LocalSGD(AbstractStrategy):
     `copies`: what replicas keep from round to round is sent to another host too, in every round, if their worker is
     alone on its host: so it can be killed and nothing is lost. False: those bytes are saved, and another replica's
     optimizer stands in for a lost one.
+    `streaming` cuts the weights into so many fragments, of which one at a time is exchanged, in the background, while
+    replicas go on (Streaming DiLoCo). It divides `every`. None: all at once, and replicas wait.
     """
 
     every: int | None = None
@@ -37,9 +39,15 @@ class LocalSGD(AbstractStrategy):
     outer: Any = None
     compress: str | AbstractCodec | AbstractLossy | None = None
     copies: bool = True
+    streaming: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least, number in (("every", "1 step", self.every), ("replicas", "1 replica", self.replicas)):
+        numbers = (
+            ("every", "1 step", self.every),
+            ("replicas", "1 replica", self.replicas),
+            ("streaming", "1 fragment", self.streaming),
+        )
+        for name, least, number in numbers:
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
                 raise UsageError(f"LocalSGD({name}={number!r}): expected a whole number, at least {least}.")
         self.codec_for(None)
@@ -79,5 +87,11 @@ class LocalSGD(AbstractStrategy):
                 "run without --servers, or use ParameterServer."
             )
         replicas = self.pieces_for(told.pieces, told.workers)
-        settings = RoundSettings(replicas, self.every or told.every or EVERY, self.copies)
+        every = self.every or told.every or EVERY
+        if self.streaming is not None and every % self.streaming:
+            raise UsageError(
+                f"LocalSGD(every={every}, streaming={self.streaming}): expected a number of fragments that divides "
+                "`every`: after each so many steps the next one is exchanged."
+            )
+        settings = RoundSettings(replicas, every, self.streaming, self.copies)
         return trainings.in_rounds(settings, self.outer)

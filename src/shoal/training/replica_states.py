@@ -41,15 +41,19 @@ class ReplicaStates:
         replicas: int,
         on_lost: Callable[[Sequence[int], int], None] = lambda lost, giver: None,
         copies: bool = True,
+        weights: Sequence[Any] = (),
     ) -> None:
-        """`variables` are the optimizers'. `on_lost` is told which replicas' states were lost, and whose stands in."""
+        """`variables` are the optimizers'. `on_lost` is told which replicas' states were lost, and whose stands in.
+        `weights` are kept too, where replicas do not begin every round with the same.
+        """
         self._engine = engine
         self.variables = list(variables)
         self._replicas = replicas
         self._on_lost = on_lost
         self._places: list[_Place] = []
         end = 0
-        for variable in self.variables:
+        self.weights = list(weights)
+        for variable in (*self.variables, *self.weights):
             value = engine.read(variable)
             start = -(-end // _ALIGNMENT) * _ALIGNMENT
             end = start + value.nbytes
@@ -81,12 +85,20 @@ class ReplicaStates:
     def of(self, replica: int) -> list[Array] | None:
         """What counts of a replica that this worker hosts, where it lies; None before its first round is over."""
         kept = self._kept.kept(replica)
-        return None if kept is None else self._views(kept[0])
+        return None if kept is None else self._views(kept[0])[: len(self.variables)]
 
-    def write(self, replica: int, values: Sequence[Array]) -> None:
-        """Within an act, after all have computed: what the replica's state is after this round."""
+    def weights_of(self, replica: int) -> list[Array] | None:
+        """The same of its weights."""
+        kept = self._kept.kept(replica)
+        return None if kept is None else self._views(kept[0])[len(self.variables) :]
+
+    def write(self, replica: int, values: Sequence[Array], weights: Sequence[Array]) -> None:
+        """Within an act, after all have computed: what the replica's state is after this round. Of the weights those
+        that are kept come first.
+        """
         _, (after,) = self._kept.begin(replica)
-        for place, value in zip(self._views(after), values, strict=True):
+        kept = (*values, *weights[: len(self.weights)])
+        for place, value in zip(self._views(after), kept, strict=True):
             np.copyto(place, value)
         self._kept.end(replica)
 
@@ -106,7 +118,8 @@ class ReplicaStates:
         """Within an act: all replicas go on from these, which come from a checkpoint. Collective."""
         group.settle(self._kept, shares)
         for replica in shares[group.rank]:
-            self.write(replica, states[replica])
+            count = len(self.variables)
+            self.write(replica, states[replica][:count], states[replica][count:])
         group.copy(self._kept, shares)
 
     def read(self) -> list[Array]:

@@ -47,6 +47,7 @@ from shoal.training.logs import Logs
 from shoal.training.pipelined import PipelinedTraining
 from shoal.training.prepared import Description, FitArguments, Prepared
 from shoal.training.run import Run
+from shoal.training.streamed import StreamedTraining
 from shoal.training.synchronous import SynchronousTraining
 from shoal.training.updates import AbstractUpdates, ServedUpdates
 
@@ -113,7 +114,8 @@ class _OnWorker:
             )
         with self._prepared(settings.replicas) as prepared:
             chosen = outer_of(self._run, self._model, prepared.engine, prepared.shape, outer)
-            training = LocalTraining(self._run, prepared, self._arguments, self._call, settings, chosen)
+            kind = LocalTraining if settings.streaming is None else StreamedTraining
+            training = kind(self._run, prepared, self._arguments, self._call, settings, chosen)
             with contextlib.closing(training):
                 if self._run.worker_group.is_late:
                     prepared.engine.rehearse(prepared.batch)
