@@ -35,17 +35,27 @@ def test_one_to_four_workers_give_the_same_bits(trainings: Trainings, backend: s
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("backend", "transport"), [("torch", "shm"), ("torch", "tcp"), full("jax", "shm"), full("tensorflow", "shm")]
+    ("backend", "transport", "fragments"),
+    [
+        ("torch", "shm", ()),
+        ("torch", "tcp", ()),
+        ("torch", "tcp", (3, 3)),
+        full("jax", "shm", ()),
+        full("jax", "shm", (3, 3)),
+        full("tensorflow", "shm", ()),
+        full("tensorflow", "shm", (3, 3)),
+    ],
 )
 def test_workers_killed_in_the_middle_of_rounds_leave_no_trace(
-    trainings: Trainings, backend: str, transport: str
+    trainings: Trainings, backend: str, transport: str, fragments: tuple[int, ...]
 ) -> None:
     """With tcp each worker is as on a host of its own: what its replicas keep, another one has a copy of."""
-    calm, killed = (trainings.folder / f"{name}-{backend}-{transport}" for name in ("calm", "killed"))
+    kind = f"{backend}-{transport}-{len(fragments)}"
+    calm, killed = (trainings.folder / f"{name}-{kind}" for name in ("calm", "killed"))
     kills = 6 if FULL else 2
     options = f"-n 3 --threads 1 --max-restarts 9 --transport {transport}"
-    succeeded(trainings.shoal(backend, "-n 1 --threads 1", "local_killed.py", calm, 0))
-    succeeded(trainings.shoal(backend, options, "local_killed.py", killed, kills))
+    succeeded(trainings.shoal(backend, "-n 1 --threads 1", "local_killed.py", calm, 0, *fragments))
+    succeeded(trainings.shoal(backend, options, "local_killed.py", killed, kills, *fragments))
     assert len(list(killed.glob("kill-*"))) == kills
     (expected,), (chief, *others) = told(calm), told(killed)
     assert chief == expected
@@ -61,6 +71,19 @@ def test_a_checkpoint_goes_on_with_all_replicas_on_another_number_of_workers(tra
     resumed = f"-n 2 --threads 1 --checkpoint {saved} --resume auto"
     succeeded(trainings.shoal("torch", resumed, "local_killed.py", halves, 0, 2))
     (expected,), (chief, other, _) = told(whole), told(halves)
+    assert (chief["weights"], chief["optimizer"]) == (expected["weights"], expected["optimizer"])
+    assert other["weights"] == expected["weights"]
+
+
+@pytest.mark.timeout(600)
+def test_a_checkpoint_in_the_middle_of_an_epoch_has_the_weights_of_each_replica(trainings: Trainings) -> None:
+    """Replicas that exchange a fragment at a time have none that all have."""
+    whole, halves, saved = (trainings.folder / f"{name}-streamed" for name in ("whole", "halves", "saved"))
+    kept = f"--checkpoint {saved} --checkpoint-every 13steps --keep 9"
+    succeeded(trainings.shoal("torch", f"-n 3 --threads 1 {kept}", "local_killed.py", whole, 0, 1, 3))
+    (before,) = saved.glob("*13")
+    succeeded(trainings.shoal("torch", f"-n 2 --threads 1 --resume {before}", "local_killed.py", halves, 0, 1, 3))
+    (expected, *_), (chief, other) = told(whole), told(halves)
     assert (chief["weights"], chief["optimizer"]) == (expected["weights"], expected["optimizer"])
     assert other["weights"] == expected["weights"]
 

@@ -13,6 +13,7 @@ from shoal.collectives.residuals import Residuals
 from shoal.training.local import LocalTraining
 from shoal.training.replica_states import ReplicaStates
 from shoal.training.replicas import HostedReplicas
+from shoal.training.streamed import StreamedTraining
 
 from .elastic import LIMIT, Fault, Plan, play
 from .mutants import Mutant, found
@@ -27,6 +28,10 @@ def kills(seed: int) -> Plan:
 
 def kills_of_the_unlike(seed: int) -> Plan:
     return replace(kills(seed), unlike=True)
+
+
+def kills_among_fragments(seed: int) -> Plan:
+    return replace(kills_of_the_unlike(seed), streaming=2)
 
 
 def replacements(seed: int) -> Plan:
@@ -59,8 +64,8 @@ EDITS: dict[str, tuple[type[Any], str, str, str, Callable[[int], Plan]]] = {
     "a replica begins with what the model holds": (
         HostedReplicas,
         "_begun",
-        "_Outside(self._start.weights",
-        "_Outside([self._engine.read(one).copy() for one in self._variables]",
+        "weights = self._start.weights",
+        "weights = [self._engine.read(one).copy() for one in self._variables]",
         kills,
     ),
     "all steps of a round draw the same random numbers": (
@@ -104,6 +109,41 @@ EDITS: dict[str, tuple[type[Any], str, str, str, Callable[[int], Plan]]] = {
         "if stopped(exchanged.notes):",
         "if False:",
         one_stops,
+    ),
+    "a fragment that has come home is not taken": (
+        StreamedTraining,
+        "_own",
+        "self._schedule.before(self._at.step)",
+        "None",
+        kills_among_fragments,
+    ),
+    "an epoch ends without its fragments": (
+        StreamedTraining,
+        "_steps",
+        "if self._at.step:",
+        "if False:",
+        kills_among_fragments,
+    ),
+    "replicas begin every stretch with the outer weights": (
+        StreamedTraining,
+        "_begins",
+        "self._own(replica, outer)",
+        "list(outer)",
+        kills_among_fragments,
+    ),
+    "what replicas have moved to is not kept": (
+        HostedReplicas,
+        "keep",
+        "outside.weights)",
+        "self._start.weights)",
+        kills_among_fragments,
+    ),
+    "a fragment counts before it has come home": (
+        StreamedTraining,
+        "_own",
+        "self._schedule.before(self._at.step)",
+        "self._schedule.during(self._at.step)",
+        kills_among_fragments,
     ),
     "a replica's state is not copied to another host": (
         ReplicaStates,
