@@ -10,7 +10,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Pending(Protocol[T_co]):
+class Meanwhile(Protocol[T_co]):
     """What was begun, and may not have ended yet."""
 
     def check(self) -> None:
@@ -23,7 +23,7 @@ class Pending(Protocol[T_co]):
 class Overlap(Protocol):
     """A way to do something meanwhile. The simulator has another one."""
 
-    def __call__(self, act: Callable[[], T]) -> Pending[T]: ...
+    def __call__(self, act: Callable[[], T]) -> Meanwhile[T]: ...
 
 
 class InThread(Generic[T]):
