@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from shoal.cluster.events import Exited, ReportTrouble, RunOver, Started, Tell, Tick
-from shoal.cluster.messages import End, RefusalReason, Refuse, ViewChange
+from shoal.cluster.messages import End, RefusalReason, Refuse, ViewChange, WorkDone
 from shoal.cluster.storyteller import StoryLine, Storyteller
 from shoal.cluster.view import View
+from shoal.observe.counters import WorkerFigures
 from shoal.observe.story import StoryKind
 
 from .scene import member
@@ -34,6 +35,10 @@ def test_processes_troubles_and_the_end_are_told_and_nothing_else() -> None:
         StoryLine(StoryKind.TROUBLE, "worker-1 is silent")
     ]
     assert teller.of_decision(RunOver(End(True, 0, "all finished"))) == [StoryLine(StoryKind.END, "all finished")]
+    figures = WorkerFigures(sent=3_000_000, spared=9_000_000, arriving=3.0)
+    far = End(True, 0, "all finished", work=WorkDone(counted=figures), finishers=2)
+    link = "3.0 MB went over sockets, 9.0 MB were spared; each worker waited 1.5 s for bytes on their way"
+    assert teller.of_decision(RunOver(far))[0] == StoryLine(StoryKind.LINK, link)
 
 
 def test_who_is_refused_is_told_once_however_often_it_comes() -> None:

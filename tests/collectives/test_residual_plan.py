@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from shoal.collectives import residual_plan
-from shoal.collectives.residual_plan import NEVER, ResidualNote, generation, plan_residuals
+from shoal.collectives.residual_plan import NEVER, ResidualNote, generation, keepers_of, plan_residuals
 
 SLOTS = 6
 Plan = Callable[..., residual_plan.ResidualPlan]
@@ -35,15 +35,33 @@ class Worker:
         self.last: dict[int, int] = {}
 
 
-def settle(workers: Sequence[Worker], shares: Sequence[range], plan_of: Plan = plan_residuals) -> tuple[int, ...]:
+def hosts_of(workers: Sequence[Worker]) -> list[list[int]]:
+    names = sorted({one.host for one in workers})
+    return [[rank for rank, one in enumerate(workers) if one.host == name] for name in names]
+
+
+def copy(workers: Sequence[Worker], shares: Sequence[range], step: int, dead: int | None) -> None:
+    """What `Residuals.copy` does."""
+    holders = {slot: rank for rank, held in enumerate(shares) for slot in held}
+    for slot, keeper in keepers_of(hosts_of(workers), shares).items():
+        if holders[slot] == dead:
+            continue
+        holder, block = workers[holders[slot]].blocks[slot], workers[keeper].blocks[slot]
+        _, written = generation(holder.stamps, workers[keeper].last.get(slot))
+        _, into = generation(block.stamps, workers[keeper].last.get(slot))
+        block.contents[into], block.stamps[into] = holder.contents[written], step
+
+
+def settle(
+    workers: Sequence[Worker], shares: Sequence[range], plan_of: Plan = plan_residuals, copies: bool = False
+) -> tuple[int, ...]:
     """What the shell does with a plan (collectives/residuals.py)."""
     notes = [
         ResidualNote(dict(one.last), {slot: (b.stamps[0], b.stamps[1]) for slot, b in one.blocks.items()})
         for one in workers
     ]
-    names = sorted({one.host for one in workers})
-    hosts = [[rank for rank, one in enumerate(workers) if one.host == name] for name in names]
-    plan = plan_of(notes, hosts, shares)
+    hosts = hosts_of(workers)
+    plan = plan_of(notes, hosts, shares, *([keepers_of(hosts, shares)] if copies else []))
     for rank, slots in plan.made.items():
         workers[rank].blocks |= {slot: Block() for slot in slots}
     for ranks in hosts:
@@ -77,8 +95,11 @@ def write(worker: Worker, slot: int, step: int, whole: bool = True) -> None:
         block.stamps[into] = step
 
 
-def play(seed: int, plan_of: Plan = plan_residuals) -> None:
-    """Steps with kills in the middle of them, joins, and pieces that move; at the end nobody has forgotten anything."""
+def play(seed: int, plan_of: Plan = plan_residuals, copies: bool = False) -> None:
+    """Steps with kills in the middle of them, joins, and pieces that move; at the end nobody has forgotten anything.
+
+    With `copies` nothing may be lost at all: one is killed at a time.
+    """
     chance = random.Random(seed)
     workers = [Worker(chance.choice("ab")) for _ in range(chance.randint(1, 4))]
     truth: dict[int, list[int]] = {slot: [] for slot in range(SLOTS)}
@@ -87,12 +108,15 @@ def play(seed: int, plan_of: Plan = plan_residuals) -> None:
             workers.insert(chance.randint(0, len(workers)), Worker(chance.choice("abc")))
         while True:
             shares = shares_of(len(workers), chance)
-            for slot in settle(workers, shares, plan_of):
+            for slot in settle(workers, shares, plan_of, copies):
+                assert not copies, f"seed {seed}, step {step}: slot {slot} is lost"
                 truth[slot] = []
             dies = chance.randrange(len(workers)) if len(workers) > 1 and chance.random() < 0.3 else None
             for rank, held in enumerate(shares):
                 for slot in held:
                     write(workers[rank], slot, step, whole=rank != dies or chance.random() < 0.5)
+            if copies and (dies is None or chance.random() < 0.5):
+                copy(workers, shares, step, dies)
             if dies is None:
                 break
             workers.pop(dies)  # the step is done again
@@ -115,6 +139,28 @@ def play_many(plan_of: Plan = plan_residuals) -> None:
 def test_whoever_dies_joins_or_takes_over_nothing_is_forgotten_or_counted_twice(first: int) -> None:
     for seed in range(first, first + 100):
         play(seed)
+
+
+@pytest.mark.parametrize("first", range(0, 200, 100))
+def test_with_copies_nothing_is_lost_with_a_worker_alone_on_its_host(first: int) -> None:
+    _play_with_copies(first=first)
+
+
+def _play_with_copies(plan_of: Plan = plan_residuals, first: int = 0) -> None:
+    for seed in range(first, first + 100):
+        play(seed, plan_of, copies=True)
+
+
+def _makes_no_new_copies(notes: Any, hosts: Any, shares: Any, keepers: Any) -> residual_plan.ResidualPlan:
+    """When workers change, only who computes a slot gets it: until the next step there is one of it."""
+    plan = plan_residuals(notes, hosts, shares, keepers)
+    holders = {slot: rank for rank, held in enumerate(shares) for slot in held}
+    return plan._replace(moves=tuple(move for move in plan.moves if move[2] == holders[move[0]]))
+
+
+def test_a_mutant_without_new_copies_is_caught() -> None:
+    with pytest.raises(AssertionError, match="is lost"):
+        _play_with_copies(_makes_no_new_copies)
 
 
 def _forgets_moves(*given: Any) -> residual_plan.ResidualPlan:

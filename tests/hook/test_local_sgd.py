@@ -10,7 +10,7 @@ import pytest
 from .runs import FULL, Trainings, full, succeeded, told
 
 RUNS = {1: "-n 1", 2: "-n 2", 3: "-n 3 --transport tcp", 4: "-n 4"}
-QUICK = ("dropout_and_batchnorm", "topk", "generator")
+QUICK = ("dropout_and_batchnorm", "topk", "generator", "streaming", "streaming_topk", "streaming_generator")
 
 
 @pytest.mark.timeout(600)
@@ -34,12 +34,28 @@ def test_one_to_four_workers_give_the_same_bits(trainings: Trainings, backend: s
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("backend", ["torch", full("jax"), full("tensorflow")])
-def test_workers_killed_in_the_middle_of_rounds_leave_no_trace(trainings: Trainings, backend: str) -> None:
-    calm, killed = trainings.folder / f"calm-{backend}", trainings.folder / f"killed-{backend}"
+@pytest.mark.parametrize(
+    ("backend", "transport", "fragments"),
+    [
+        ("torch", "shm", ()),
+        ("torch", "tcp", ()),
+        ("torch", "tcp", (3, 3)),
+        full("jax", "shm", ()),
+        full("jax", "shm", (3, 3)),
+        full("tensorflow", "shm", ()),
+        full("tensorflow", "shm", (3, 3)),
+    ],
+)
+def test_workers_killed_in_the_middle_of_rounds_leave_no_trace(
+    trainings: Trainings, backend: str, transport: str, fragments: tuple[int, ...]
+) -> None:
+    """With tcp each worker is as on a host of its own: what its replicas keep, another one has a copy of."""
+    kind = f"{backend}-{transport}-{len(fragments)}"
+    calm, killed = (trainings.folder / f"{name}-{kind}" for name in ("calm", "killed"))
     kills = 6 if FULL else 2
-    succeeded(trainings.shoal(backend, "-n 1 --threads 1", "local_killed.py", calm, 0))
-    succeeded(trainings.shoal(backend, "-n 3 --threads 1 --max-restarts 9", "local_killed.py", killed, kills))
+    options = f"-n 3 --threads 1 --max-restarts 9 --transport {transport}"
+    succeeded(trainings.shoal(backend, "-n 1 --threads 1", "local_killed.py", calm, 0, *fragments))
+    succeeded(trainings.shoal(backend, options, "local_killed.py", killed, kills, *fragments))
     assert len(list(killed.glob("kill-*"))) == kills
     (expected,), (chief, *others) = told(calm), told(killed)
     assert chief == expected
@@ -59,6 +75,19 @@ def test_a_checkpoint_goes_on_with_all_replicas_on_another_number_of_workers(tra
     assert other["weights"] == expected["weights"]
 
 
+@pytest.mark.timeout(600)
+def test_a_checkpoint_in_the_middle_of_an_epoch_has_the_weights_of_each_replica(trainings: Trainings) -> None:
+    """Replicas that exchange a fragment at a time have none that all have."""
+    whole, halves, saved = (trainings.folder / f"{name}-streamed" for name in ("whole", "halves", "saved"))
+    kept = f"--checkpoint {saved} --checkpoint-every 13steps --keep 9"
+    succeeded(trainings.shoal("torch", f"-n 3 --threads 1 {kept}", "local_killed.py", whole, 0, 1, 3))
+    (before,) = saved.glob("*13")
+    succeeded(trainings.shoal("torch", f"-n 2 --threads 1 --resume {before}", "local_killed.py", halves, 0, 1, 3))
+    (expected, *_), (chief, other) = told(whole), told(halves)
+    assert (chief["weights"], chief["optimizer"]) == (expected["weights"], expected["optimizer"])
+    assert other["weights"] == expected["weights"]
+
+
 REFUSED = {
     "shared": "this SGD is the model's own optimizer too",
     "of_two_models": "this SGD has trained other weights than this model's",
@@ -67,6 +96,8 @@ REFUSED = {
     "averages": "use_ema.* Give use_ema to LocalSGD's outer optimizer",
     "small_batches": "a batch of 3 samples can't be divided among 4 replicas",
     "on_batch": "LocalSGD trains with `model.fit`",
+    "uneven_fragments": "expected a number of fragments that divides `every`",
+    "many_fragments": "this model has 4 weights that are trained, and a fragment has at least one of them",
 }
 
 
@@ -78,6 +109,7 @@ def test_local_training_learns_digits_as_plain_keras_does_and_says_what_it_canno
     refused = found.pop("refused")
     assert {name for name, pattern in REFUSED.items() if not re.search(pattern, refused[name])} == set(), refused
     assert found["local"] < 1.15 * found["plain"], found
+    assert found["streaming"] < 1.15 * found["plain"], found
     # Controls: without the outer optimizer nothing is learnt; replicas that forget their optimizers learn otherwise.
     assert found["without the outer optimizer"] > 4 * found["plain"], found
     assert found["without what replicas keep"] != found["local"], found

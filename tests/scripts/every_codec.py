@@ -1,6 +1,6 @@
 """Trains a model with each codec, or only with the one that is named, and writes the hashes of its weights and losses.
 
-every_codec.py OUT.json [CODEC]
+every_codec.py OUT.json [CODEC [EPOCHS]]
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def train(compress: Any) -> dict[str, Any]:
     keras.utils.set_random_seed(5)
     with shoal.AllReduce(compress=compress).scope():
         model = models.compile_for_classes(models.wide(), keras.optimizers.SGD(0.05, momentum=0.9))
-    history = model.fit(*models.images(models.WHOLE_BATCHES), batch_size=16, epochs=3, verbose=0)
+    history = model.fit(*models.images(models.WHOLE_BATCHES), batch_size=16, epochs=EPOCHS, verbose=0)
     return {"weights": models.weights_hash(model), "loss": history.history["loss"][-1]}
 
 
@@ -46,6 +46,7 @@ def float16_with_overflow(compress: Any) -> dict[str, Any]:
 
 
 out, *named = sys.argv[1:]
+EPOCHS = int(named.pop()) if len(named) > 1 else 3
 told = {name: train(codec) for name, codec in CODECS.items() if not named or name in named}
 if not named:
     told |= {f"{name}, float16 with overflow": float16_with_overflow(CODECS[name]) for name in ("bf16", "int8", "topk")}

@@ -76,6 +76,12 @@ def fit(outer: Any = None, optimizer: Any = None, samples: int = 64) -> None:
     model.fit(x[:samples], y[:samples], batch_size=16, verbose=0)
 
 
+def streaming(**settings: Any) -> None:
+    with shoal.LocalSGD(replicas=4, **settings).scope():
+        model = models.compile_for_classes(network(), keras.optimizers.SGD(0.1))
+    model.fit(x[:64], y[:64], batch_size=16, verbose=0)
+
+
 def shared() -> None:
     optimizer = keras.optimizers.SGD(0.1)
     fit(optimizer, optimizer)
@@ -101,6 +107,8 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "averages": lambda: fit(optimizer=keras.optimizers.SGD(0.1, use_ema=True)),
     "small_batches": lambda: fit(samples=3),
     "on_batch": on_batch,
+    "uneven_fragments": lambda: streaming(every=6, streaming=4),
+    "many_fragments": lambda: streaming(every=5, streaming=5),
 }
 
 if __name__ == "__main__":
@@ -110,6 +118,7 @@ if __name__ == "__main__":
     told = {
         "plain": loss_of(),
         "local": loss_of(local()),
+        "streaming": loss_of(shoal.LocalSGD(every=8, replicas=2, streaming=4)),
         "without the outer optimizer": without(outer, "apply", lambda self, moves: None),
         "without what replicas keep": without(ReplicaStates, "of", forget),
         "refused": {name: said(act) for name, act in REFUSED.items()},

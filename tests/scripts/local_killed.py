@@ -1,4 +1,6 @@
-"""Trains with LocalSGD while workers kill themselves, in the middle of a round: `local_killed.py OUT KILLS [EPOCHS]`.
+"""Trains with LocalSGD while workers kill themselves, in the middle of a round.
+
+local_killed.py OUT KILLS [EPOCHS [FRAGMENTS]]
 
 A kill happens when all workers are there. While somebody is missing, rounds are slow, so that there are enough of them.
 """
@@ -22,6 +24,7 @@ import shoal
 
 out, kills = Path(sys.argv[1]), int(sys.argv[2])
 EPOCHS = int(sys.argv[3]) if len(sys.argv) > 3 else 3
+STREAMING = int(sys.argv[4]) if len(sys.argv) > 4 else None
 WORKERS = 3
 
 
@@ -62,7 +65,7 @@ def kill(after: float) -> None:
 
 out.mkdir(exist_ok=True)
 keras.utils.set_random_seed(11)
-with shoal.LocalSGD(every=3, replicas=4, compress=shoal.TopK(0.05)).scope():
+with shoal.LocalSGD(every=3, replicas=4, compress=shoal.TopK(0.05), streaming=STREAMING).scope():
     model = models.compile_for_classes(
         models.dropout_and_batchnorm(), keras.optimizers.Adam(0.01), metrics=["accuracy"]
     )

@@ -34,6 +34,18 @@ def dropout_and_batchnorm() -> dict[str, Any]:
     return outcome(model, first.history | {f"second {name}": values for name, values in second.history.items()})
 
 
+def streaming(compress: Any = None, outer: Callable[[], Any] = lambda: None) -> dict[str, Any]:
+    """Two fits of epochs that end in the middle of a stretch."""
+    with shoal.LocalSGD(every=6, replicas=REPLICAS, compress=compress, outer=outer(), streaming=3).scope():
+        model = models.compile_for_classes(
+            models.dropout_and_batchnorm(), keras.optimizers.Adam(0.01), metrics=["accuracy"]
+        )
+    x, y = models.images(16 * 10 + 2)
+    first = model.fit(x, y, batch_size=16, epochs=2, validation_data=(x, y), verbose=0)
+    second = model.fit(x, y, batch_size=16, epochs=1, verbose=0)
+    return outcome(model, first.history | {f"second {name}": values for name, values in second.history.items()})
+
+
 def wide_with(compress: Any, outer: Callable[[], Any] = lambda: None) -> dict[str, Any]:
     with shoal.LocalSGD(every=2, replicas=REPLICAS, compress=compress, outer=outer()).scope():
         model = models.compile_for_classes(models.wide(), keras.optimizers.SGD(0.05, momentum=0.9))
@@ -53,7 +65,7 @@ def float16_with_overflow() -> dict[str, Any]:
     return outcome(model, history.history)
 
 
-def generator() -> dict[str, Any]:
+def generator(streaming: int | None = None) -> dict[str, Any]:
     """Of unknown length, and the last batch is smaller."""
 
     def batches() -> Iterator[Any]:
@@ -62,7 +74,7 @@ def generator() -> dict[str, Any]:
             for start in range(0, 42, 16):
                 yield x[start : start + 16], y[start : start + 16]
 
-    with shoal.LocalSGD(every=2, replicas=REPLICAS).scope():
+    with shoal.LocalSGD(every=2, replicas=REPLICAS, streaming=streaming).scope():
         model = models.compile_for_classes(models.dense(), keras.optimizers.Adam(0.01))
     history = model.fit(batches(), verbose=0)
     return outcome(model, history.history)
@@ -79,6 +91,10 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "lowrank": lambda: wide_with(shoal.LowRank(rank=2)),
     "float16_with_overflow": float16_with_overflow,
     "generator": generator,
+    "streaming": streaming,
+    "streaming_topk": lambda: streaming(shoal.TopK(0.05)),
+    "streaming_int8_adam": lambda: streaming("int8", lambda: keras.optimizers.Adam(0.01)),
+    "streaming_generator": lambda: generator(2),
 }
 
 

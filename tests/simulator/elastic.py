@@ -766,6 +766,8 @@ class Watcher:
         self.gave(script, name, at)
         before = sum(fit == "first" for fit, *_ in self.expected) if name == "second" else 0
         weights = self.expected[before + at.total - 1][3] if before + at.total else reference_of(self.sim.plan).weights
+        if at.step == 0:
+            weights = self.reference.at_start.get((name, at.epoch), weights)
         self.check(script.weights == weights, f"{me} was told other weights than those at {at}")
 
     def returned(self, script: Script, what: str, value: object) -> None:
@@ -779,7 +781,8 @@ class Watcher:
         if script.run.is_server:
             return
         if script.knows:
-            self.check(script.weights == self.expected[-1][3], f"{script.process.name} ends with other weights")
+            weights = self.reference.weights if self.sim.plan.streaming else self.expected[-1][3]
+            self.check(script.weights == weights, f"{script.process.name} ends with other weights")
             done = (script.run.trained, script.run.seen)
             due = (len(self.expected), self.reference.samples)
             self.check(done == due, f"{script.process.name} counted {done} steps and samples; expected were {due}")

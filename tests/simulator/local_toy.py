@@ -2,7 +2,8 @@
 or 8 replicas are exact. So are the sums, in whatever order.
 
 What a replica's optimizer keeps is the same for all replicas that have taken as many steps: workers of the simulator
-share no memory, and where the last one that had a replica's state is lost, another's stands in for it.
+share no memory, and where the last two that had a replica's state are lost, another's stands in for it. Unless the plan
+says that they are unlike: then no two that follow each other may be lost at once.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def gradient(weights: float, moving: int, part: int, chance: Sequence[int], samp
     return hash((weights, moving, part, *chance, *samples)) % 256
 
 
-def updated(weights: float, momentum: int, total: int) -> tuple[float, int]:
-    momentum = (momentum * 3 + 1) % 1000
+def updated(weights: float, momentum: int, total: int, unlike: bool) -> tuple[float, int]:
+    momentum = (momentum * 3 + (total if unlike else 1)) % 1000
     return weights - (total * (1 + momentum) % 509), momentum
 
 
@@ -106,11 +107,81 @@ class LocalReference(Reference):
                 moving = moved(int(weights), samples)
             if part == self.plan.parts - 1:
                 found = norm(int(weights), samples)
-            weights, momentum = updated(weights, momentum, total)
+            weights, momentum = updated(weights, momentum, total, self.plan.unlike)
         return _Replica(weights, moving, momentum), lost, found
 
     def _bounds(self, size: int) -> list[tuple[int, int]]:
         return list(itertools.pairwise(piece_bounds(size, self.plan.pieces)))
+
+
+class StreamedReference(LocalReference):
+    """The same with replicas that go on with weights of their own. The weights are in the first fragment."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self._own: list[float] = []  # each replica's weights, in the middle of an epoch
+        self._comes_home = False  # whether the last stretch has exchanged them
+
+    def fit(self, name: str, seed: int) -> None:
+        seeds, calls, history, stopped = Seeds(seed, self._generator), 0, [], False
+        stretch = self.plan.every // self.plan.streaming
+        self._momenta = [self._momenta[0]] * self.plan.pieces
+        for epoch in range(EPOCHS[name]):
+            self.at_start[name, epoch] = self.weights
+            order = permutation(seed, epoch, SAMPLES)
+            batches = [order[start : start + BATCH].tolist() for start in range(0, SAMPLES, BATCH)]
+            step = losses = seen = 0
+            self._own, self._comes_home = [self.weights] * self.plan.pieces, False
+            for number, first in enumerate(range(0, STEPS, stretch)):
+                taken = batches[first : first + stretch]
+                exchanges = number > 0 and (number - 1) % self.plan.streaming == 0
+                losses += self._stretch(seeds, taken, exchanges)
+                seeds, step = seeds.after(len(taken)), first + len(taken)
+                seen += sum(map(len, taken))
+                logs = {"loss": losses / seen, "samples": float(seen), "norm": self._last}
+                for done in range(first, step):
+                    self.steps.append((name, epoch, done, self.weights))
+                    self.logs[name, epoch, done] = logs
+                calls += 1
+                stopped = stops(self.plan, name, epoch, step - 1)
+                if stopped:
+                    break
+            self.weights, self._rounds = outer_updated(self.weights, self._rounds, self._move())
+            self.samples += seen
+            if self.plan.validates:
+                logs = logs | {"val_total": self.evaluated(f"{name} epoch {epoch}: validation")}
+            history.append([epoch, logs])
+            if stopped:
+                break
+        self._generator = seeds.states()
+        self.returned[name] = [self.weights, calls, history]
+
+    def _move(self) -> float:
+        """How far replicas are from the outer weights, on average. What came home before is half of each."""
+        if self._comes_home:
+            self._own = [(own + self.weights) / 2 for own in self._own]
+        self._comes_home = False
+        return sum((self.weights - own) / self.plan.pieces for own in self._own)
+
+    def _stretch(self, seeds: Seeds, batches: Sequence[Sequence[int]], exchanges: bool) -> int:
+        move = self._move()
+        starts = zip(self._own, self._momenta, strict=True)
+        replicas = [_Replica(own, self.moving, momentum) for own, momentum in starts]
+        losses = 0
+        for number, batch in enumerate(batches):
+            norms = 0.0
+            for place, (low, high) in enumerate(self._bounds(len(batch))):
+                chance = seeds.after(number).of_piece(place)[0].tolist()
+                replicas[place], lost, found = self._inner(replicas[place], chance, batch[low:high])
+                losses += lost
+                norms += found / self.plan.pieces
+            self._last = norms
+        self._own = [replica.weights for replica in replicas]
+        self.moving, self._momenta = replicas[0].moving, [replica.momentum for replica in replicas]
+        if exchanges:
+            self.weights, self._rounds = outer_updated(self.weights, self._rounds, move)
+        self._comes_home = exchanges
+        return losses
 
 
 class LocalToyEngine(ToyEngine):
@@ -118,6 +189,7 @@ class LocalToyEngine(ToyEngine):
 
     def __init__(self, plan: Plan, number: int, work: Callable[[], None]) -> None:
         super().__init__(plan, number, work)
+        self._unlike = plan.unlike
         for variable in self.variables.trainable:
             variable.value, variable.dtype = variable.value.astype(np.float64), "float64"
 
@@ -139,7 +211,8 @@ class LocalToyEngine(ToyEngine):
         if states:
             self.moving.value[0] = states[0][0]
         total, weights = int(gradients[0][0]), float(self.weights.value[0])
-        self.weights.value[0], self.momentum.value[0] = updated(weights, int(self.momentum.value[0]), total)
+        found = updated(weights, int(self.momentum.value[0]), total, self._unlike)
+        self.weights.value[0], self.momentum.value[0] = found
         if part == 0:
             for variable, gradient_of in zip(self.variables.trainable[1:], gradients[1:], strict=True):
                 variable.value -= gradient_of
@@ -154,7 +227,9 @@ class ToyOuter:
         self.rounds = ToyVariable("rounds", [0])
         self.finished = 0
 
-    def apply(self, moves: Sequence[Array]) -> None:
+    def apply(self, moves: Sequence[Array], places: range | None = None, counts: bool = True) -> None:
+        if places is not None and 0 not in places:
+            return
         weights, rounds = self._engine.weights.value, self.rounds.value
         weights[0], rounds[0] = outer_updated(float(weights[0]), int(rounds[0]), float(moves[0][0]))
 
@@ -174,4 +249,6 @@ class ToyOuter:
 def reference_of(plan: Plan) -> Reference:
     if plan.stages:
         return StagedReference(plan)
+    if plan.streaming:
+        return StreamedReference(plan)
     return LocalReference(plan) if plan.every else Reference(plan)

@@ -7,7 +7,8 @@ hook/served/serving.py does around the real `Server`, and hook/calls/evaluate.py
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import random
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from shoal.session import Session
 from shoal.store.decisions.worker_state import BatchWork, EpochEnd, LookUp, Rest
 from shoal.store.server import KeptShard
 from shoal.store.values.ledger import Ledger
-from shoal.strategies.abstract import PipelineSettings
+from shoal.strategies.abstract import PipelineSettings, RoundSettings
 from shoal.strategies.allreduce import Division, Exchanged, Reduction
 from shoal.strategies.notes import Note
 from shoal.strategies.schema import Array, Combine, Entry, Schema
@@ -35,6 +36,7 @@ from shoal.training.logs import Logs
 from shoal.training.prepared import Description, FitArguments, Prepared
 from shoal.training.replicas import RoundStart
 from shoal.training.served_saving import CheckpointShardWriter
+from shoal.training.streamed import StreamedTraining
 from shoal.training.synchronous import SynchronousTraining
 from shoal.training.updates import AbstractUpdates, OwnUpdates, ServedUpdates
 
@@ -249,7 +251,13 @@ class Script:
         self, name: str, call: int, prepared: Prepared, arguments: FitArguments, callbacks: ToyCallbacks
     ) -> Any:
         finished = self.outer.finished
-        training = ObservedRounds(self.run, prepared, arguments, call, self.plan.pieces, self.plan.every, self.outer)
+        settings = RoundSettings(self.plan.pieces, self.plan.every, self.plan.streaming or None)
+        training: ObservedRounds
+        if self.plan.streaming:
+            overlap = partial(Sometime, self.sim.world.random)
+            training = ObservedStreams(self.run, prepared, arguments, call, settings, self.outer, overlap)
+        else:
+            training = ObservedRounds(self.run, prepared, arguments, call, settings, self.outer)
         training.observe(self, name)
         with closing(training):
             if self.run.worker_group.is_late:
@@ -348,18 +356,43 @@ class ObservedRounds(LocalTraining):
     def _count(self, start: RoundStart, sizes: Sequence[int], exchanged: Exchanged) -> Logs:
         watcher, at = self._script.sim.watcher, self._at
         epoch, first = at.epoch, at.step
-        watcher.counted(self._script, f"{self._name}: round {epoch} {first}", self._in_steps(exchanged, len(sizes)))
+        self._check(f"{self._name}: round {epoch} {first}", exchanged, len(sizes))
         logs = super()._count(start, sizes, exchanged)
         for step in range(first, at.step):
             watcher.committed(self._script, (self._name, epoch, step, self._script.weights), exchanged, logs)
         watcher.same(self._script, f"speeds after {self._name} {epoch} {at.step}", self._division.balance)
         return logs
 
+    def _check(self, what: str, exchanged: Exchanged, steps: int) -> None:
+        self._script.sim.watcher.counted(self._script, what, self._in_steps(exchanged, steps))
+
     def _in_steps(self, exchanged: Exchanged, steps: int) -> Exchanged:
         """What was exchanged, with what tells of replicas as one step of all together would have it."""
         weights, *told = exchanged.totals[:3]
         totals = [weights, *((one * self._replicas / steps).astype(np.int64) for one in told)]
         return msgspec.structs.replace(exchanged, totals=totals)
+
+
+class ObservedStreams(ObservedRounds, StreamedTraining):
+    """The same, of replicas that exchange a fragment at a time. What tells who has computed is not of one round."""
+
+    def _check(self, what: str, exchanged: Exchanged, steps: int) -> None:
+        pass
+
+
+class Sometime:
+    """What a thread would do meanwhile is done before the steps, or after them."""
+
+    def __init__(self, chance: random.Random, act: Callable[[], Any]) -> None:
+        self._act = act
+        self._done = [act()] if chance.random() < 0.5 else []
+
+    def check(self) -> None:
+        pass
+
+    def result(self) -> Any:
+        self._done = self._done or [self._act()]
+        return self._done[0]
 
 
 class ObservedPace(AsynchronousTraining):

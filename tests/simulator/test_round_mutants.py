@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
+from shoal.collectives.residuals import Residuals
 from shoal.training.local import LocalTraining
 from shoal.training.replica_states import ReplicaStates
 from shoal.training.replicas import HostedReplicas
+from shoal.training.streamed import StreamedTraining
 
 from .elastic import LIMIT, Fault, Plan, play
 from .mutants import Mutant, found
@@ -23,6 +26,14 @@ def kills(seed: int) -> Plan:
     return Plan(seed, 3, pieces=4, every=2, restarts=0, late=0.1, faults=(Fault("kill", seed % 3, moment, 0.07),))
 
 
+def kills_of_the_unlike(seed: int) -> Plan:
+    return replace(kills(seed), unlike=True)
+
+
+def kills_among_fragments(seed: int) -> Plan:
+    return replace(kills_of_the_unlike(seed), streaming=2)
+
+
 def replacements(seed: int) -> Plan:
     return Plan(seed, every=1 + seed % 2, restarts=2, late=0.05, faults=(Fault("kill", 1, "step 0"),))
 
@@ -30,6 +41,12 @@ def replacements(seed: int) -> Plan:
 def who_tells_is_in_the_middle_of_a_round(seed: int) -> Plan:
     """The coordinator lets newcomers in where there are too few, whatever the others are doing."""
     return Plan(seed, 3, least=3, every=2, restarts=2, late=0.05, faults=(Fault("kill", 2, "step 1", 0.1),))
+
+
+def kills_of_two_at_once(seed: int) -> Plan:
+    """With both who had a replica's state."""
+    faults = tuple(Fault("kill", who, ("step 1", "step 3")[seed % 2], 0.07) for who in (0, 1))
+    return Plan(seed, 3, pieces=4, every=2, restarts=0, late=0.1, faults=faults)
 
 
 def one_stops(seed: int) -> Plan:
@@ -47,8 +64,8 @@ EDITS: dict[str, tuple[type[Any], str, str, str, Callable[[int], Plan]]] = {
     "a replica begins with what the model holds": (
         HostedReplicas,
         "_begun",
-        "_Outside(self._start.weights",
-        "_Outside([self._engine.read(one).copy() for one in self._variables]",
+        "weights = self._start.weights",
+        "weights = [self._engine.read(one).copy() for one in self._variables]",
         kills,
     ),
     "all steps of a round draw the same random numbers": (
@@ -93,7 +110,69 @@ EDITS: dict[str, tuple[type[Any], str, str, str, Callable[[int], Plan]]] = {
         "if False:",
         one_stops,
     ),
-    "what was lost with a host is not replaced": (ReplicaStates, "settle", "if not lost:", "if True:", kills),
+    "a fragment that has come home is not taken": (
+        StreamedTraining,
+        "_own",
+        "self._schedule.before(self._at.step)",
+        "None",
+        kills_among_fragments,
+    ),
+    "an epoch ends without its fragments": (
+        StreamedTraining,
+        "_steps",
+        "if self._at.step:",
+        "if False:",
+        kills_among_fragments,
+    ),
+    "replicas begin every stretch with the outer weights": (
+        StreamedTraining,
+        "_begins",
+        "self._own(replica, outer)",
+        "list(outer)",
+        kills_among_fragments,
+    ),
+    "what replicas have moved to is not kept": (
+        HostedReplicas,
+        "keep",
+        "outside.weights)",
+        "self._start.weights)",
+        kills_among_fragments,
+    ),
+    "a fragment counts before it has come home": (
+        StreamedTraining,
+        "_own",
+        "self._schedule.before(self._at.step)",
+        "self._schedule.during(self._at.step)",
+        kills_among_fragments,
+    ),
+    "a replica's state is not copied to another host": (
+        ReplicaStates,
+        "copy",
+        "group.copy(self._kept, shares)",
+        "pass",
+        kills_of_the_unlike,
+    ),
+    "the copy is of the round before": (
+        Residuals,
+        "copy",
+        "self._arrays(slot, write)",
+        "self._arrays(slot, 1 - write)",
+        kills_of_the_unlike,
+    ),
+    "a committed round leaves the copies of the one before": (
+        Residuals,
+        "copy",
+        "self.end(slot)",
+        "pass",
+        kills_of_the_unlike,
+    ),
+    "what was lost with a host is not replaced": (
+        ReplicaStates,
+        "settle",
+        "if not lost:",
+        "if True:",
+        kills_of_two_at_once,
+    ),
     "a committed round leaves the states of the one before": (
         ReplicaStates,
         "commit",

@@ -40,6 +40,47 @@ def test_a_kill_at_any_moment_costs_nothing_but_the_worker(moment, who):
         assert set(sim.watcher.lost()) <= {f"worker-{who}"}
 
 
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("who", [0, 1, 2])
+def test_a_worker_alone_on_its_host_takes_nothing_of_its_replicas_along(moment, who):
+    """No other replica's optimizer could stand in for theirs."""
+    for seed in SEEDS[:2]:
+        fault = Fault("kill", who, moment, 0.07 * seed)
+        over(Plan(seed, late=0.05, every=2, restarts=seed, unlike=True, faults=(fault,)))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_workers_alone_on_their_hosts_are_killed_one_after_another(seed):
+    kills = tuple(Fault("kill", who, f"step {1 + 3 * who}", 0.05) for who in (0, 1, 2))
+    over(Plan(seed, 4, every=2, restarts=seed % 2, unlike=True, faults=kills))
+
+
+@pytest.mark.parametrize(("every", "streaming"), [(1, 1), (2, 2), (3, 3), (4, 2), (2, 1)])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_fragments_that_are_exchanged_meanwhile_come_to_the_reference(workers, every, streaming):
+    over(Plan(1, workers, pieces=4, every=every, streaming=streaming, unlike=True))
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("who", [0, 1, 2])
+def test_a_kill_while_a_fragment_is_exchanged_costs_nothing(moment, who):
+    for seed in SEEDS[:2]:
+        fault = Fault("kill", who, moment, 0.07 * seed)
+        over(Plan(seed, late=0.05, every=2, streaming=2 - seed, restarts=seed, unlike=True, faults=(fault,)))
+
+
+@pytest.mark.parametrize("moment", MOMENTS[:-2])
+def test_a_worker_that_is_stopped_while_a_fragment_is_exchanged_changes_nothing_when_it_wakes_up(moment):
+    pause = Fault("pause", 1, moment, 0.06, seconds=DEADLINES.silence + 3.0)
+    over(Plan(3, every=2, streaming=2, restarts=1, unlike=True, fences_kill=False, faults=(pause,)))
+
+
+@pytest.mark.parametrize("who", [0, 2])
+@pytest.mark.parametrize("stop_at", [1, 2, 4])
+def test_one_worker_that_stops_among_fragments_stops_it_for_all(who, stop_at):
+    over(Plan(stop_at, late=0.1, every=2, streaming=2, unlike=True, stop_at=stop_at, stops_on=who))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_but_one_are_killed_at_once_in_the_middle_of_a_round(seed):
     kills = tuple(Fault("kill", who, "step 1", 0.05 + 0.02 * seed) for who in (0, 1, 3))

@@ -71,6 +71,7 @@ class Reference:
         self.logs: dict[tuple[str, int, int], Logs] = {}  # by fit, epoch and step
         self.returned: dict[str, list[Any]] = {}  # by fit
         self.samples = 0
+        self.at_start: dict[tuple[str, int], Any] = {}  # weights, of epochs that begin with others than the last step's
         self.weights, self.momentum, self.moving = 1, 0, 0
         self._generator = [np.array(GENERATOR)]
 

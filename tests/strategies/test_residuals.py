@@ -73,31 +73,51 @@ class Moving:
         return tuple(starmap(range, pairwise([0, *cuts, pieces])))
 
 
-def train(mate: Mate, codec: AbstractCodec, dies: DiesAt, lost: list[int]) -> list[list[bytes]]:
-    """The totals of all steps."""
+def train(
+    mate: Mate,
+    codec: AbstractCodec,
+    dies: DiesAt,
+    lost: list[int],
+    run: range = range(STEPS),
+    saved: dict[int, list[Array]] | None = None,
+) -> list[list[bytes]]:
+    """The totals of all steps of the `run`. It begins with what is `saved`, or leaves it there if it is the first."""
     division = Division(PIECES)
     reduction = Reduction(mate.worker_group, SCHEMA, division, "test", codec=codec, on_lost=lost.extend)
     totals = []
     try:
-        for step in range(STEPS):
+        if run.start and saved is not None:
+            reduction.go_on_with(lambda pieces: {piece: saved[piece] for piece in pieces if piece in saved})
+        for step in run:
             division.balance = Moving(step)  # type: ignore[assignment]
             exchanged = reduction.step(f"step {step}", Task(mate.id, step, dies))
             assert exchanged is not None
             totals.append([total.tobytes() for total in exchanged.totals])
+        if not run.start and saved is not None:
+            mine = {piece: [array.copy() for array in arrays] for piece, arrays in reduction.left_out().items()}
+            assert not mine.keys() & saved.keys()
+            saved |= mine
     finally:
         reduction.close()
     return totals
 
 
 def played(
-    folder: Path, codec: AbstractCodec, workers: int, hosts: str = "", transport: Any = "shm", dies: DiesAt = nobody
+    folder: Path,
+    codec: AbstractCodec,
+    workers: int,
+    hosts: str = "",
+    transport: Any = "shm",
+    dies: DiesAt = nobody,
+    run: range = range(STEPS),
+    saved: dict[int, list[Array]] | None = None,
 ) -> tuple[list[list[bytes]], list[list[int]]]:
     """What the survivors found, and of which slots each was told that their residuals are lost."""
     folder.mkdir(exist_ok=True)
     crew = Crew(folder, workers, transport, hosts=hosts)
     losses: dict[str, list[int]] = {mate.id: [] for mate in crew.mates.values()}
     try:
-        found = crew.play_alike(lambda mate: train(mate, codec, dies, losses[mate.id]))
+        found = crew.play_alike(lambda mate: train(mate, codec, dies, losses[mate.id], run, saved))
     finally:
         crew.close()
     survivors = [totals for totals in found.values() if totals != DEAD]
@@ -153,6 +173,31 @@ def test_the_residuals_of_a_lost_host_are_zero_for_everybody_and_that_is_told(tm
     assert found[2][0] != alone[2][0]
     assert lost[0]
     assert lost == [lost[0]] * 2
+
+
+@CODECS
+@pytest.mark.parametrize(
+    ("before", "after"), [((1, ""), (3, "")), ((4, "aabb"), (2, "ab")), ((3, "aba"), (1, ""))], ids=str
+)
+@pytest.mark.parametrize("step", [2, 4])
+def test_what_is_left_out_goes_on_from_a_checkpoint_on_any_other_workers(
+    tmp_path: Path, codec: AbstractCodec, before: tuple[int, str], after: tuple[int, str], step: int
+) -> None:
+    whole, _ = played(tmp_path / "one", codec, 1)
+    saved: dict[int, list[Array]] = {}
+    first, _ = played(tmp_path / "first", codec, *before, run=range(step), saved=saved)
+    assert sorted(saved) == list(range(PIECES)), "each piece's, once"
+    kept = saved.copy()
+    second, _ = played(tmp_path / "second", codec, *after, run=range(step, STEPS), saved=kept)
+    assert [*first, *second] == whole
+    without, _ = played(tmp_path / "without", codec, *after, run=range(step, STEPS))
+    assert without != second, "the control: what was left out matters"
+
+
+def test_a_checkpoint_after_a_worker_was_lost_has_every_pieces_residual(tmp_path: Path) -> None:
+    saved: dict[int, list[Array]] = {}
+    played(tmp_path / "first", TOPK, 3, dies=once("worker-1", 2), run=range(3), saved=saved)
+    assert sorted(saved) == list(range(PIECES))
 
 
 def test_the_control_residuals_that_stay_with_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.config import Servers
 from shoal.errors import UsageError
-from shoal.strategies.abstract import AbstractStrategy
+from shoal.strategies.abstract import AbstractStrategy, RoundSettings
 from shoal.strategies.allreduce import AllReduce
 from shoal.strategies.auto import Auto
 from shoal.strategies.local_sgd import LocalSGD
@@ -37,8 +37,27 @@ class Heard:
     def at_own_pace(self, servers: Servers, scales: bool) -> Any:
         return "at own pace", servers.staleness, scales
 
-    def in_rounds(self, replicas: int, every: int, outer: Any) -> Any:
-        return "in rounds", replicas, every, outer
+    def in_rounds(self, settings: RoundSettings, outer: Any) -> Any:
+        return "in rounds", settings.replicas, settings.every, outer
+
+
+@pytest.mark.parametrize(
+    ("strategy", "pieces", "compress", "expected"),
+    [
+        (AllReduce(), None, None, True),
+        (AllReduce(), None, "auto", True),
+        (AllReduce(), 4, None, False),
+        (AllReduce(), None, "bf16", False),
+        (AllReduce(compress="int8"), None, None, False),
+        (Auto(), None, "int8", False),
+        (LocalSGD(), None, None, False),
+        (ParameterServer(compress="bf16"), None, None, True),
+    ],
+)
+def test_one_worker_is_plain_keras_unless_there_is_something_to_cut_or_to_round(
+    strategy: AbstractStrategy, pieces: int | None, compress: str | None, expected: bool
+) -> None:
+    assert strategy.leaves_to_keras(pieces, compress) == expected
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@
     table/0/users[1000000x8]/0 of 2/rows                            a part of a table that lives on servers
     outer/1/sgd/dense_kernel_momentum                               of LocalSGD's outer optimizer
     replica 2/3/adam/dense_kernel_momentum                          of replica 2's optimizer; 0's are "optimizer"
+    weights of replica 2/0/dense/kernel                             where replicas do not begin rounds with the same
+    left out 0 of 3/1                                               by a codec, of piece 3, in part 0 of every step
     callback/2                                                      without a path
     seeds                                                           the only one of its kind
 
@@ -26,6 +28,8 @@ TRAINABLE, STATE, OPTIMIZER, METRIC, CALLBACK, TABLE = "trainable", "state", "op
 SEEDS = "seeds"
 OUTER = "outer"
 _REPLICA = "replica "
+_WEIGHTS = "weights of replica "
+_LEFT_OUT = re.compile(r"left out (\d{1,9}) of (\d{1,9})")
 
 _PIECE = re.compile(r"(.+)\[(\d{1,18}):(\d{1,18}) of (\d{1,18}(?:x\d{1,18}){0,63})\]", re.DOTALL)
 _TABLE_PART = re.compile(
@@ -59,6 +63,26 @@ def replica_of(kind: str) -> int | None:
     """Whose optimizer's variables are of this kind; None of a replica's but the first's."""
     number = kind.removeprefix(_REPLICA)
     return int(number) if kind.startswith(_REPLICA) and number.isdecimal() else None
+
+
+def kind_of_replicas_weights(replica: int) -> str:
+    """The kind of its own weights, in the middle of an epoch of a training in which replicas go on with theirs."""
+    return f"{_WEIGHTS}{replica}"
+
+
+def are_replicas_weights(kind: str) -> bool:
+    return kind.startswith(_WEIGHTS)
+
+
+def kind_of_left_out(part: int, piece: int) -> str:
+    """The kind of what a codec has left out of a piece's gradients, in one part of each step."""
+    return f"left out {part} of {piece}"
+
+
+def left_out_of(kind: str) -> tuple[int, int] | None:
+    """The part and the piece of such a kind; None of another."""
+    found = _LEFT_OUT.fullmatch(kind)
+    return (int(found[1]), int(found[2])) if found is not None else None
 
 
 class Piece(NamedTuple):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shoal.cluster.events import Decision, Event, Exited, KeepStory, ReportTrouble, RunOver, Started, Tell
-from shoal.cluster.messages import RefusalReason, Refuse, ViewChange
+from shoal.cluster.messages import End, RefusalReason, Refuse, ViewChange
 from shoal.cluster.trouble import ending
 from shoal.cluster.view import View
+from shoal.observe.amounts import amount
 from shoal.observe.story import StoryKind
 
 
@@ -48,7 +49,7 @@ class Storyteller:
             case KeepStory(member, told):
                 return [StoryLine(told.kind, told.text, member, told.step)]
             case RunOver(end):
-                return [StoryLine(StoryKind.END, end.reason)]
+                return [*_of_link(end), StoryLine(StoryKind.END, end.reason)]
             case _:
                 return []
 
@@ -61,3 +62,16 @@ class Storyteller:
         self._view = view
         who = f"{len(now)} workers, chief {view.chief.id}" if len(now) > 1 else f"{now[0]} alone"
         return StoryLine(StoryKind.VIEW, "; ".join([f"view {view.number}: {who}", *news]))
+
+
+def _of_link(end: End) -> list[StoryLine]:
+    """What went over sockets in a run that went well, if anything did."""
+    counted = end.work.counted
+    if not counted.sent:
+        return []
+    spared = f", {amount(counted.spared)} were spared" if counted.spared else ""
+    waited = counted.arriving / max(1, end.finishers)
+    text = (
+        f"{amount(counted.sent)} went over sockets{spared}; each worker waited {waited:,.1f} s for bytes on their way"
+    )
+    return [StoryLine(StoryKind.LINK, text)]

@@ -145,6 +145,10 @@ class AbstractGroup(ABC):
     def settle(self, kept: Residuals, shares: tuple[range, ...]) -> None:
         """Before `shares[r]` are computed by rank r: everyone has what is kept of its slots."""
 
+    @abstractmethod
+    def copy(self, kept: Residuals, shares: tuple[range, ...]) -> None:
+        """After `shares[r]` were written by rank r: whoever keeps copies has them."""
+
     @property
     @abstractmethod
     def neighbours(self) -> tuple[int, ...]:

@@ -63,6 +63,9 @@ class Alone(AbstractGroup):
     def settle(self, kept: Residuals, shares: tuple[range, ...]) -> None:
         kept.settle(None, ((0,),), shares, self)
 
+    def copy(self, kept: Residuals, shares: tuple[range, ...]) -> None:
+        pass
+
     @property
     def neighbours(self) -> tuple[int, ...]:
         return (0,)

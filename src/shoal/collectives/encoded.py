@@ -69,6 +69,7 @@ class _EncodedExchange(AbstractExchange):
         mine = self._encoded[self._rank]
         for place, (vector, piece) in enumerate(zip(self._vectors, shares[self._rank], strict=False)):
             self._encoding.encode(piece, vector, mine[place])
+        self._encoding.residuals.copy(self._meeting, self._hosts, shares)
         notes = [note]
         if self._meeting is not None:
             traffic = self._meeting.traffic

@@ -162,6 +162,9 @@ class PeerGroup(AbstractGroup):
     def settle(self, kept: Residuals, shares: tuple[range, ...]) -> None:
         kept.settle(self._meeting, self._hosts, shares, self)
 
+    def copy(self, kept: Residuals, shares: tuple[range, ...]) -> None:
+        kept.copy(self._meeting, self._hosts, shares)
+
     @property
     def neighbours(self) -> tuple[int, ...]:
         return self._neighbours

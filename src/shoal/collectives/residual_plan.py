@@ -4,7 +4,8 @@ A slot is one piece's gradients. Its residual lies in memory that the workers of
 stamped with the step that wrote it: whoever computes the piece in a step reads the generation of the last step that
 counted and writes the other. So a step that is done again finds what it found before, and a killed process takes
 nothing with it. If another host is to compute the piece, the residual goes there. If the only host that had it is
-lost, it is zero, for everybody.
+lost, it is zero, for everybody. Where there are to be copies, a slot whose worker is alone on its host has one with a
+worker of another host, which is as old as it: so a killed process takes nothing with it there either.
 """
 
 from __future__ import annotations
@@ -35,8 +36,13 @@ class ResidualPlan(NamedTuple):
 
 
 def plan_residuals(
-    notes: Sequence[ResidualNote], hosts: Sequence[Sequence[int]], shares: Sequence[range]
+    notes: Sequence[ResidualNote],
+    hosts: Sequence[Sequence[int]],
+    shares: Sequence[range],
+    keepers: Mapping[int, int] | None = None,
 ) -> ResidualPlan:
+    """`keepers`: by slot, the rank that is to have a copy."""
+    copies = keepers or {}
     last: dict[int, int] = {}
     for note in notes:
         for slot, step in note.last.items():
@@ -45,6 +51,7 @@ def plan_residuals(
     given: dict[int, tuple[int, ...]] = {}
     for ranks in hosts:
         wanted = {slot: rank for rank in ranks for slot in shares[rank]}
+        wanted |= {slot: keeper for slot, keeper in copies.items() if keeper in ranks}
         for slot in sorted(wanted.keys() | {slot for rank in ranks for slot in notes[rank].stamps}):
             owner = next((rank for rank in ranks if slot in notes[rank].stamps), None)
             if owner is None:
@@ -65,6 +72,13 @@ def plan_residuals(
                     lost.append(slot)
                 else:
                     moves.append((slot, source, holder))
+    for slot, keeper in copies.items():
+        if slot not in last or slot in lost:
+            continue
+        near = next(ranks for ranks in hosts if keeper in ranks)
+        if _has(notes, near, slot, last[slot]) is None:
+            sources = (_has(notes, others, slot, last[slot]) for others in hosts)
+            moves.append((slot, next(rank for rank in sources if rank is not None), keeper))
     # A slot that nobody computes just now may be lost too; whoever gets it later finds that out.
     kept = {slot: step for slot, step in last.items() if slot not in lost}
     return ResidualPlan(kept, tuple(sorted(lost)), made, given, tuple(sorted(moves)))
@@ -73,6 +87,31 @@ def plan_residuals(
 def _has(notes: Sequence[ResidualNote], ranks: Sequence[int], slot: int, step: int) -> int | None:
     """The first of these ranks that has a slot's residual of this step."""
     return next((rank for rank in ranks if step in notes[rank].stamps.get(slot, ())), None)
+
+
+def keepers_of(hosts: Sequence[Sequence[int]], shares: Sequence[range]) -> dict[int, int]:
+    """By slot, the rank that has a copy: on the next host, if who computes it is alone on its own."""
+    found: dict[int, int] = {}
+    for place, ranks in enumerate(hosts):
+        others = hosts[(place + 1) % len(hosts)]
+        if len(ranks) == 1 and len(hosts) > 1:
+            found |= {slot: others[slot % len(others)] for slot in shares[ranks[0]]}
+    return found
+
+
+def writers_of(notes: Sequence[ResidualNote]) -> dict[int, int]:
+    """By slot, the rank that writes its residual to a checkpoint: one of those that have it. What nobody has any more
+    is zero from the next step on, and is not written.
+    """
+    last: dict[int, int] = {}
+    for note in notes:
+        for slot, step in note.last.items():
+            last[slot] = max(step, last.get(slot, NEVER))
+    having = {
+        slot: [rank for rank, note in enumerate(notes) if step in note.stamps.get(slot, ())]
+        for slot, step in sorted(last.items())
+    }
+    return {slot: ranks[slot % len(ranks)] for slot, ranks in having.items() if ranks}
 
 
 def generation(stamps: Mapping[int, int] | Sequence[int], last: int | None) -> tuple[int | None, int]:

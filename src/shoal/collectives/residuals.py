@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -10,7 +10,15 @@ import numpy as np
 from shoal.collectives import arrays as packed
 from shoal.collectives.layout import LINE, PAGE, Array, round_up
 from shoal.collectives.messenger import Messenger
-from shoal.collectives.residual_plan import NEVER, ResidualNote, ResidualPlan, generation, plan_residuals
+from shoal.collectives.residual_plan import (
+    NEVER,
+    ResidualNote,
+    ResidualPlan,
+    generation,
+    keepers_of,
+    plan_residuals,
+    writers_of,
+)
 from shoal.errors import BadFrame
 from shoal.wire.memory import SharedBlock, close_all
 
@@ -29,8 +37,13 @@ class Residuals:
         sizes: Sequence[int],
         on_lost: Callable[[Sequence[int]], None] = lambda slots: None,
         what: str = "what a codec left out",
+        copies: bool = False,
     ) -> None:
+        """`copies`: of what a worker has that is alone on its host, there is one on another."""
         self._what = what
+        self._copies = copies
+        self.copied = 0  # bytes that this worker has sent so
+        self.are_copied = False  # whether somebody's are
         self._starts = np.cumsum([0, *(round_up(size, LINE // 4) for size in sizes)]).tolist()
         self._sizes = tuple(sizes)
         self._stride = round_up(self._starts[-1] * 4, PAGE) or PAGE
@@ -75,7 +88,34 @@ class Residuals:
 
     def commit(self, slots: int) -> None:
         """The step counts, in which so many slots were sent. Everyone says so once, also who has missed its end."""
-        self._last |= dict.fromkeys(range(slots), self._next)
+        self.count(range(slots))
+
+    def count(self, slots: Iterable[int]) -> None:
+        """What was written of these slots counts. The same."""
+        self._last |= dict.fromkeys(slots, self._next)
+
+    def note(self) -> bytes:
+        """What this worker has, for `written` and whoever plans."""
+        stamps = {slot: tuple(self._stamps(slot).tolist()) for slot in self._blocks}
+        return msgspec.msgpack.encode(ResidualNote(self._last, stamps))
+
+    def written(self, notes: Sequence[bytes], rank: int) -> dict[int, list[Array]]:
+        """What counts of the slots that this rank writes to a checkpoint, where it lies; from everyone's notes."""
+        writers = writers_of([_DECODER.decode(note) for note in notes])
+        kept = {slot: self.kept(slot) for slot, writer in writers.items() if writer == rank}
+        return {slot: arrays for slot, arrays in kept.items() if arrays is not None}
+
+    def write(self, slot: int, arrays: Sequence[Array]) -> None:
+        """After `settle`: what is left out of a slot, from a checkpoint. It counts when `count` has said so."""
+        _, places = self.begin(slot)
+        for place, array in zip(places, arrays, strict=True):
+            np.copyto(place, array)
+        self.end(slot)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of a slot's arrays."""
+        return self._sizes
 
     @property
     def _next(self) -> int:
@@ -91,12 +131,11 @@ class Residuals:
         """
         if self._settled == (mark, shares):
             return
-        mine = ResidualNote(self._last, {slot: tuple(self._stamps(slot).tolist()) for slot in self._blocks})
-        notes = [mine]
+        said = [self.note()]
         if meeting is not None:
-            said = meeting.hold(f"{self._what}: who has it", msgspec.msgpack.encode(mine))
-            notes = [_DECODER.decode(note) for note in said]
-        plan = plan_residuals(notes, hosts, shares)
+            said = meeting.hold(f"{self._what}: who has it", self.note())
+        notes = [_DECODER.decode(note) for note in said]
+        plan = plan_residuals(notes, hosts, shares, keepers_of(hosts, shares) if self._copies else None)
         me = meeting.rank if meeting is not None else 0
         for slot in plan.made.get(me, ()):
             self._blocks[slot] = self._make()
@@ -108,6 +147,29 @@ class Residuals:
         self._settled = (mark, shares)
         if plan.lost:
             self._on_lost(plan.lost)
+
+    def copy(self, meeting: Messenger | None, hosts: Sequence[Sequence[int]], shares: tuple[range, ...]) -> None:
+        """After `end`, in a step that all have come to: what was written goes to those who have copies. Collective."""
+        if meeting is None or not self._copies:
+            return
+        holders = {slot: rank for rank, share in enumerate(shares) for slot in share}
+        sends: dict[int, list[memoryview]] = {}
+        receives: dict[int, list[memoryview]] = {}
+        mine: list[int] = []
+        keepers = keepers_of(hosts, shares)
+        self.are_copied = bool(keepers)
+        for slot, keeper in sorted(keepers.items()):
+            if meeting.rank == holders[slot]:
+                _, write = generation(self._stamps(slot).tolist(), self._last.get(slot))
+                sends.setdefault(keeper, []).extend(map(packed.view, self._arrays(slot, write)))
+                self.copied += sum(self._sizes) * 4
+            elif meeting.rank == keeper:
+                mine.append(slot)
+                receives.setdefault(holders[slot], []).extend(map(packed.view, self.begin(slot)[1]))
+        if sends or receives:
+            meeting.ship(f"{self._what}: copies", sends, receives)
+        for slot in mine:
+            self.end(slot)
 
     def close(self) -> None:
         for block in self._blocks.values():

@@ -29,6 +29,7 @@ class VectorEncoding:
         gradients: Sequence[PieceRun],
         dims: Sequence[tuple[int, ...]],
         on_lost: Callable[[Sequence[int]], None] = lambda slots: None,
+        copies: bool = False,
     ) -> None:
         """`gradients` are the first elements of their sections, arrays of these `dims`; what lies between two of them
         is no number.
@@ -41,7 +42,7 @@ class VectorEncoding:
         encoded = codec.shapes(expected)
         self._split = len(encoded)
         self._shapes: Shapes = (*encoded, *_shapes(layout, self._rest))
-        self.residuals = Residuals([shape.size for shape in expected], on_lost)
+        self.residuals = Residuals([shape.size for shape in expected], on_lost, copies=copies)
 
     def encode(self, slot: int, vector: Vector, into: Sequence[Array]) -> None:
         """What travels of a slot."""

@@ -93,6 +93,11 @@ class WorkerGroup:
         self._find: Callable[[], Result | None] = lambda: None
 
     @property
+    def me(self) -> str:
+        """This worker's id."""
+        return self._me
+
+    @property
     def is_late(self) -> bool:
         """Whether this worker came while the others were training, and has not been let in yet."""
         return self._acts is None

@@ -31,6 +31,7 @@ class StoryKind(StrEnum):
     REDONE = "redone"  # a step was computed anew
     BALANCE = "balance"  # pieces became more
     CODEC = "codec"  # residuals were lost, or gradients travel in another form from now on
+    LINK = "link"  # what all workers have sent in the whole run, what was spared, and how long they waited for it
     CHECKPOINT = "checkpoint"
     REFUSED = "refused"  # somebody was not let in
     MESH = "mesh"  # how a model was laid out on a worker's devices

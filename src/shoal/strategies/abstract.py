@@ -50,6 +50,15 @@ class PipelineSettings(NamedTuple):
     speeds: tuple[float, ...] = ()  # of the workers by rank, where they are unequal: stages are cut for them
 
 
+class RoundSettings(NamedTuple):
+    """How replicas train by themselves, and meet."""
+
+    replicas: int
+    every: int  # steps of a round
+    streaming: int | None = None  # the fragments that are exchanged one at a time while steps go on; None: all at once
+    copies: bool = True  # what a replica keeps is on a second host, if its worker is alone on its own
+
+
 class Trainings(Protocol[T_co]):
     """The ways to train that there are. A strategy takes one of them, which trains to the end."""
 
@@ -69,9 +78,9 @@ class Trainings(Protocol[T_co]):
     def in_stages(self, settings: PipelineSettings) -> T_co:
         """All workers take every step together. The model is cut into stages, and each worker holds one of them."""
 
-    def in_rounds(self, replicas: int, every: int, outer: Any) -> T_co:
-        """Each of so many replicas takes `every` steps by itself. Then their average move goes into the optimizer
-        `outer` (None: the usual one), from whose weights all go on.
+    def in_rounds(self, settings: RoundSettings, outer: Any) -> T_co:
+        """Each of the replicas takes some steps by itself. Then their average move goes into the optimizer `outer`
+        (None: the usual one), from whose weights all go on.
         """
 
 
@@ -103,6 +112,12 @@ class AbstractStrategy(ABC):
     @abstractmethod
     def pieces_for(self, told: int | None, workers: int) -> int:
         """How many pieces batches are cut into in a run with this many workers; `told` is the command line's word."""
+
+    def leaves_to_keras(self, pieces: int | None, compress: str | None) -> bool:
+        """Whether one worker with one device has nothing to do but what plain Keras does; `pieces` and `compress` are
+        the command line's words. A codec counts though nothing travels: the same bits, whatever else the run is asked.
+        """
+        return self.is_keras_alone and self.pieces_for(pieces, 1) == 1 and self.codec_for(compress).is_identity
 
     def refuse_single_steps(self) -> None:  # noqa: B027 (most take them as they take those of `fit`)
         """UsageError if a script can't take steps one by one, with `train_on_batch` or a loop of its own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -153,8 +153,11 @@ class Reduction:
         on_reopen: Callable[[], None] = lambda: None,
         codec: AbstractCodec = AS_THEY_ARE,
         on_lost: Callable[[Sequence[int]], None] = lambda slots: None,
+        copies: bool = False,
     ) -> None:
-        """`codec`: in whose form the schema's gradients travel; `on_lost` hears of slots whose residuals are lost."""
+        """`codec`: in whose form the schema's gradients travel; `on_lost` hears of slots whose residuals are lost, and
+        with `copies` those of a worker that is alone on its host are on another, too.
+        """
         self._worker_group = worker_group
         self._division = division
         self._use(schema.rounded(codec.rounding))
@@ -166,7 +169,7 @@ class Reduction:
         if codec.by_slot is not None:
             gradients = schema.gradients
             dims = [entry.shape for entry in schema.entries[: len(gradients)]]
-            self._encoding = VectorEncoding(codec.by_slot, schema.layout, gradients, dims, on_lost)
+            self._encoding = VectorEncoding(codec.by_slot, schema.layout, gradients, dims, on_lost, copies)
         if what is not None and not worker_group.is_late:
             self._check_same_schema(what)
 
@@ -253,6 +256,55 @@ class Reduction:
         vector, totals = self._totals.read(Vector(*result.arrays))
         return Exchanged(totals, notes, shared, vector)
 
+    # What codecs leave out, in checkpoints -------------------------------------------------------------
+
+    @property
+    def sizes_left_out(self) -> tuple[int, ...] | None:
+        """Of the arrays that a piece leaves out; None if the codec keeps nothing."""
+        return self._encoding.residuals.sizes if self._encoding is not None else None
+
+    @property
+    def copied(self) -> int:
+        """Bytes that this worker has sent as copies of what was left out."""
+        return self._encoding.residuals.copied if self._encoding is not None else 0
+
+    def left_out(self) -> dict[int, list[Array]]:
+        """Between two steps: what pieces have left out so far, of those that this worker is to write. Collective.
+
+        Every piece is one worker's, whoever is there; it is read in place.
+        """
+        if self._encoding is None:
+            return {}
+        residuals = self._encoding.residuals
+        said = self._worker_group.gather("the checkpoint: what was left out", lambda group: residuals.note())
+        return residuals.written(said.values, said.members.index(self._worker_group.me))
+
+    def go_on_with(self, read: Callable[[Iterable[int]], Mapping[int, Sequence[Array]]]) -> None:
+        """Before the first step: pieces have left out what a checkpoint says, as the chief `read`s it. Collective."""
+        if self._encoding is None:
+            return
+        residuals, division = self._encoding.residuals, self._division
+
+        def act(group: AbstractGroup) -> Result:
+            shares = division.balance.shares(division.pieces, group.members)
+            group.settle(residuals, shares)
+            found: dict[int, Sequence[Array]] = {}
+            for rank, share in enumerate(shares):
+                given = _packed(read(share)) if group.rank == 0 else None
+                if rank == 0:
+                    passed = given
+                else:
+                    passed = group.pass_on("what was left out, from the checkpoint", 0, {rank}, given)
+                if passed is not None and rank == group.rank:
+                    found = _unpacked(passed, len(residuals.sizes))
+            for slot, arrays in found.items():
+                residuals.write(slot, arrays)
+            written = group.gather("what was left out is there", msgspec.msgpack.encode(sorted(found)))
+            return Result(written, [])
+
+        told = self._worker_group.commit(act).values
+        residuals.count([slot for slots in told for slot in msgspec.msgpack.decode(slots, type=list[int])])
+
     def close(self) -> None:
         self._close_exchange()
         if self._encoding is not None:
@@ -285,3 +337,12 @@ class Reduction:
                 f"{what}: the model of {', '.join(odd)} has other variables, metrics or logs than the chief's. Every "
                 "worker must build the same model: do not make it depend on the rank."
             )
+
+
+def _packed(slots: Mapping[int, Sequence[Array]]) -> Result:
+    return Result([msgspec.msgpack.encode(list(slots))], [array for arrays in slots.values() for array in arrays])
+
+
+def _unpacked(packed: Result, count: int) -> dict[int, Sequence[Array]]:
+    slots = msgspec.msgpack.decode(packed.values[0], type=list[int])
+    return {slot: packed.arrays[count * number : count * (number + 1)] for number, slot in enumerate(slots)}

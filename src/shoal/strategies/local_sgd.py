@@ -9,7 +9,7 @@ from shoal.codecs.choice import codec_of
 from shoal.codecs.codec import AbstractCodec
 from shoal.codecs.lossy import AbstractLossy
 from shoal.errors import UsageError
-from shoal.strategies.abstract import AbstractStrategy, Told, Trainings
+from shoal.strategies.abstract import AbstractStrategy, RoundSettings, Told, Trainings
 
 T = TypeVar("T")
 
@@ -27,15 +27,27 @@ class LocalSGD(AbstractStrategy):
     `outer` is a Keras optimizer, not the model's own. None: SGD(0.7, momentum=0.9, nesterov=True).
     `compress` makes the moves smaller: "bf16", "int8", TopK(0.01), LowRank(rank=4). None: what `shoal run --compress`
     says.
+    `copies`: what replicas keep from round to round is sent to another host too, in every round, if their worker is
+    alone on its host: so it can be killed and nothing is lost. False: those bytes are saved, and another replica's
+    optimizer stands in for a lost one.
+    `streaming` cuts the weights into so many fragments, of which one at a time is exchanged, in the background, while
+    replicas go on (Streaming DiLoCo). It divides `every`. None: all at once, and replicas wait.
     """
 
     every: int | None = None
     replicas: int | None = None
     outer: Any = None
     compress: str | AbstractCodec | AbstractLossy | None = None
+    copies: bool = True
+    streaming: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least, number in (("every", "1 step", self.every), ("replicas", "1 replica", self.replicas)):
+        numbers = (
+            ("every", "1 step", self.every),
+            ("replicas", "1 replica", self.replicas),
+            ("streaming", "1 fragment", self.streaming),
+        )
+        for name, least, number in numbers:
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
                 raise UsageError(f"LocalSGD({name}={number!r}): expected a whole number, at least {least}.")
         self.codec_for(None)
@@ -75,4 +87,11 @@ class LocalSGD(AbstractStrategy):
                 "run without --servers, or use ParameterServer."
             )
         replicas = self.pieces_for(told.pieces, told.workers)
-        return trainings.in_rounds(replicas, self.every or told.every or EVERY, self.outer)
+        every = self.every or told.every or EVERY
+        if self.streaming is not None and every % self.streaming:
+            raise UsageError(
+                f"LocalSGD(every={every}, streaming={self.streaming}): expected a number of fragments that divides "
+                "`every`: after each so many steps the next one is exchanged."
+            )
+        settings = RoundSettings(replicas, every, self.streaming, self.copies)
+        return trainings.in_rounds(settings, self.outer)

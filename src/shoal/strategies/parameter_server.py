@@ -51,6 +51,9 @@ class ParameterServer(AbstractStrategy):
     def pieces_for(self, told: int | None, workers: int) -> int:
         return AllReduce().pieces_for(told, workers)
 
+    def leaves_to_keras(self, pieces: int | None, compress: str | None) -> bool:
+        return self.pieces_for(pieces, 1) == 1  # a run of one has no servers to which something could be pushed
+
     def codec_for(self, told: str | None) -> AbstractCodec:
         codec = codec_of(self.compress or told, "ParameterServer")
         if codec.is_auto:

@@ -10,14 +10,15 @@ what `steps_per_execution` steps are: they are called before and after it. A rou
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from shoal.checkpoint.tensor_names import OUTER, TensorName, kind_of_replica
+from shoal.checkpoint.tensor_names import OUTER, TensorName, kind_of_replica, kind_of_replicas_weights
+from shoal.codecs.codec import AS_THEY_ARE
 from shoal.collectives.group import AbstractGroup, Result
 from shoal.data.columns import pack
 from shoal.data.order import piece_bounds, pieces_of
@@ -25,10 +26,12 @@ from shoal.data.sources import Taken
 from shoal.errors import UsageError
 from shoal.observe.phases import Phase
 from shoal.observe.story import StoryKind
+from shoal.strategies.abstract import RoundSettings
 from shoal.strategies.allreduce import Division, Exchanged, Reduction
 from shoal.strategies.notes import Note, stopped
 from shoal.strategies.schema import Array
-from shoal.training.engine import to_float
+from shoal.training.engine import PartShape, to_float
+from shoal.training.left_out import left_out_tensors, resume_left_out
 from shoal.training.logs import Logs
 from shoal.training.model_state import fingerprint
 from shoal.training.outer import OuterOptimizer
@@ -54,41 +57,61 @@ class LocalTraining(AbstractTrainingTogether):
         prepared: Prepared,
         arguments: FitArguments,
         call: int,
-        replicas: int,
-        every: int,
+        settings: RoundSettings,
         outer: OuterOptimizer,
     ) -> None:
         super().__init__(run, prepared, arguments, call)
-        self._replicas = replicas
-        self._every = every
+        replicas = self._replicas = settings.replicas
+        self._every = settings.every
         self._outer = outer
         variables = self._engine.variables
         self._moves = round_shape(variables, self._shape)
         self._touched = [variables.weights[i] for i in (*self._moves.gradients, *self._moves.changed)]
         self._division = Division(replicas)
-        self._reduction = Reduction(
-            run.worker_group,
-            self._moves.schema,
-            self._division,
-            "fit",
-            codec=prepared.codec,
-            on_lost=self._tell_of_lost_residuals,
-        )
+        self._copies = settings.copies
+        self._met = self._met_shape()
+        self._reduction = self._reduction_of(self._met, "fit")
         self._inner = InnerSteps(run, self._engine, self._shape)
         rates = {id(variable) for variable in self._optimizer.rates()}  # callbacks set them, for all replicas
         own = [variable for variable in variables.optimizer if id(variable) not in rates]
-        self._states = ReplicaStates(self._engine, own, replicas, self._tell_of_lost_states)
+        weights = self._own_weights()
+        self._states = ReplicaStates(self._engine, own, replicas, self._tell_of_lost_states, settings.copies, weights)
         self._hosted = range(0)  # the replicas whose states of the last round are this worker's
         self._round_start: RoundStart | None = None  # of the round that goes on: the model is not at it
 
+    def _met_shape(self) -> PartShape:
+        """What all replicas give out when they meet after a round."""
+        return self._moves
+
+    def _own_weights(self) -> Sequence[Any]:
+        """Those that each replica has its own of from round to round."""
+        return ()
+
+    def _reduction_of(self, shape: PartShape, what: str | None) -> Reduction:
+        return Reduction(
+            self._run.worker_group,
+            shape.schema,
+            self._division,
+            what,
+            codec=self._prepared.codec if shape.gradients else AS_THEY_ARE,
+            on_lost=self._tell_of_lost_residuals,
+            copies=self._copies,
+        )
+
+    @property
+    def _reductions(self) -> list[Reduction]:
+        return [self._reduction]
+
     def prepare(self) -> None:
         """For a newcomer, before it is let in."""
-        self._reduction.prepare()
+        for reduction in self._reductions:
+            reduction.prepare()
 
     def close(self) -> None:
         self._put_back()
         super().close()
-        self._reduction.close()
+        for reduction in self._reductions:
+            reduction.close()
         self._states.close()
 
     def _start(self) -> None:
@@ -96,32 +119,59 @@ class LocalTraining(AbstractTrainingTogether):
         self._resume(served=False)
         if path is not None:
             self._resume_replicas(path)
+            resume_left_out(self._run, path, self._reductions)
 
     def _resume_replicas(self, path: Path) -> None:
         """Go on with what a checkpoint has of the replicas. Collective."""
         numbers = list(self._numbers().values())
-        kept = resume_replicas(self._run.worker_group, path, self._replicas, numbers, self._outer.named())
+        weights = [(variable.path, tuple(variable.shape)) for variable in self._states.weights]
+        kept = resume_replicas(self._run.worker_group, path, self._replicas, numbers, self._outer.named(), weights)
         if kept is None:
             self._run.tell(f"{path.name} is of a training without replicas: all begin with its optimizer's state")
             return
         self._outer.set_state(kept.outer)
+        alike = [np.array(self._engine.read(variable)) for variable in self._states.weights]
+        states = [[*state, *alike][: len(numbers) + len(alike)] for state in kept.states]
+        self._host(lambda group, shares: self._states.begin_with(group, shares, states))
+        self._states.commit()
+        self._show_state()
+
+    def _host(self, settle: Callable[[AbstractGroup, tuple[range, ...]], None]) -> None:
+        """Between two rounds: every replica's state is with a worker that is there. Collective."""
 
         def act(group: AbstractGroup) -> Result:
             shares = self._division.balance.shares(self._replicas, group.members)
-            self._states.begin_with(group, shares, kept.states)
+            settle(group, shares)
             group.gather("fit: all replicas are there", b"")
             mine = {member: (run.start, run.stop) for member, run in zip(group.members, shares, strict=True)}
             return Result([msgspec.msgpack.encode(mine)], [])
 
         (told,), _ = self._run.worker_group.commit(act)
-        self._states.commit()
         self._hosted = range(*msgspec.msgpack.decode(told, type=dict[str, tuple[int, int]])[self._run.me])
-        self._show_state()
 
     def _end(self) -> None:
         self._save_last()
+        self._show_first()
         if self._arguments.epochs > 0:
             self._outer.finish()
+
+    def _show_first(self) -> None:
+        """All models get the optimizer state of replica 0, from which a next fit begins, whoever is chief then."""
+        if not self._states.are_kept:
+            return
+
+        def act(group: AbstractGroup) -> Result:
+            shares = self._division.balance.shares(self._replicas, group.members)
+            self._states.settle(group, shares)
+            giver = next(rank for rank, share in enumerate(shares) if 0 in share)
+            given = Result([], [np.array(value) for value in self._states.of(0) or ()]) if giver == group.rank else None
+            takers = set(range(group.size)) - {giver}
+            taken = group.pass_on("the first replica's optimizer", giver, takers, given)
+            found = given or taken
+            assert found is not None
+            return found
+
+        self._states.show(self._run.worker_group.commit(act).arrays)
 
     # Checkpoints ------------------------------------------------------------------------------------
 
@@ -132,6 +182,9 @@ class LocalTraining(AbstractTrainingTogether):
 
     def _begin_checkpoint(self) -> None:
         assert self._saver is not None
+        if self._states.are_kept:  # who hosted a replica in the last round may be gone
+            self._host(self._states.settle)
+        left_out = left_out_tensors(self._reductions)
         group, run, at = self._run.worker_group, self._run, self._at
         given, outer = self.give(), self._outer.state()
         count = len(given.arrays) - len(outer)
@@ -139,7 +192,15 @@ class LocalTraining(AbstractTrainingTogether):
         replicas = ReplicaTensors(self._named_outer(outer), self._named_states())
         returned = run.calls.returned
         self._saver.begin(
-            at.trained, group.view, group.members, told, self._call, returned, run.is_chief, replicas=replicas
+            at.trained,
+            group.view,
+            group.members,
+            told,
+            self._call,
+            returned,
+            run.is_chief,
+            replicas=replicas,
+            left_out=left_out,
         )
 
     def _named_outer(self, values: Sequence[Array]) -> dict[str, Array]:
@@ -157,6 +218,10 @@ class LocalTraining(AbstractTrainingTogether):
             for variable, value in zip(self._states.variables, values, strict=True):
                 number = self._numbers()[id(variable)]
                 named[str(TensorName(kind_of_replica(replica), number, variable.path))] = value
+            for number, (variable, value) in enumerate(
+                zip(self._states.weights, self._states.weights_of(replica) or (), strict=False)
+            ):
+                named[str(TensorName(kind_of_replicas_weights(replica), number, variable.path))] = value
         return named
 
     # What a newcomer is told ------------------------------------------------------------------------
@@ -234,7 +299,7 @@ class LocalTraining(AbstractTrainingTogether):
             [] if self._hosted else [np.array(value) for value in self._states.read()],
             engine.seeds,
         )
-        attempt = _Attempt(f"fit epoch {epoch} step {at.step}", start, fingerprint(engine), self._planned, stop)
+        attempt = RoundAttempt(f"fit epoch {epoch} step {at.step}", start, fingerprint(engine), self._planned, stop)
         result = self._run.worker_group.commit(
             lambda group: self._try(group, attempt), keeper=self, admit=self._newcomers, leavers=self._leavers
         )
@@ -242,7 +307,7 @@ class LocalTraining(AbstractTrainingTogether):
             self._put_back()
             return None
         sizes = msgspec.msgpack.decode(result.values[0], type=list[int])
-        exchanged = self._reduction.exchanged(Result(result.values[1:], result.arrays))
+        exchanged = self._exchanged(Result(result.values[1:], result.arrays))
         self._hear(exchanged.shared.members, exchanged.notes)
         if stopped(exchanged.notes):
             self._put_back()
@@ -250,7 +315,7 @@ class LocalTraining(AbstractTrainingTogether):
             return None
         return self._count(start, sizes, exchanged)
 
-    def _try(self, group: AbstractGroup, attempt: _Attempt) -> Result:
+    def _try(self, group: AbstractGroup, attempt: RoundAttempt) -> Result:
         """A round up to its commit: from its start, whatever was tried of it before."""
         at, run, what = self._at, self._run, attempt.what
         if attempt.tried:
@@ -260,16 +325,12 @@ class LocalTraining(AbstractTrainingTogether):
         shares = self._division.balance.shares(self._replicas, group.members)
         self._states.settle(group, shares)
         mine = shares[group.rank]
-        hosted = HostedReplicas(self._engine, self._inner, self._moves, self._states, attempt.start)
+        hosted = HostedReplicas(
+            self._engine, self._inner, self._moves, self._states, attempt.start, self._begins(attempt.start)
+        )
         self._round_start = attempt.start
         sizes: list[int] = []
-        seconds = 0.0
-        for block in self._blocks(group, attempt.steps, shares, sizes):
-            begun = time.perf_counter()
-            for replica in () if attempt.stop else mine:
-                for number, taken in block:
-                    self._step(hosted, replica, number, taken)
-            seconds += time.perf_counter() - begun
+        meanwhile, seconds = self._take_steps(group, attempt, shares, hosted, sizes)
         if not sizes:
             return Result([], [])
         run.record(Phase.EXCHANGING, step=at.total)
@@ -278,20 +339,60 @@ class LocalTraining(AbstractTrainingTogether):
         if not attempt.stop:
             for replica in mine:
                 hosted.keep(replica)
+        self._tell_of_copies(self._states.copy(group, shares))
         traffic = run.counters.traffic
-        before = traffic.sent + traffic.spared
+        before = traffic.sent + traffic.spared - self._reduction.copied
         share = 1 / self._replicas
         result = self._reduction.reduce(
             group,
             what,
             self._replicas,
-            None if attempt.stop else lambda replica: (hosted.result(replica), share),
+            None if attempt.stop else lambda replica: (self._given(hosted, replica), share),
             lambda: self._note(attempt, seconds, len(sizes)),
             sum(sizes),
         )
         # What an exchange after each of the other steps would have sent.
-        traffic.spared += (len(sizes) - 1) * (traffic.sent + traffic.spared - before)
-        return Result([msgspec.msgpack.encode(sizes), *result.values], result.arrays)
+        traffic.spared += (len(sizes) - 1) * (traffic.sent + traffic.spared - self._reduction.copied - before)
+        values = [msgspec.msgpack.encode(sizes), *result.values, *meanwhile.values]
+        return Result(values, [*result.arrays, *meanwhile.arrays])
+
+    def _take_steps(
+        self,
+        group: AbstractGroup,
+        attempt: RoundAttempt,
+        shares: tuple[range, ...],
+        hosted: HostedReplicas,
+        sizes: list[int],
+    ) -> tuple[Result, float]:
+        """The steps of this worker's replicas: what was exchanged meanwhile, and the seconds they took."""
+        seconds = 0.0
+        for block in self._blocks(group, attempt.steps, shares, sizes):
+            seconds += self._take_block(block, () if attempt.stop else shares[group.rank], hosted)
+        return Result([], []), seconds
+
+    def _take_block(self, block: Sequence[tuple[int, Taken]], replicas: Iterable[int], hosted: HostedReplicas) -> float:
+        """These steps of each of the replicas; the seconds they took."""
+        begun = time.perf_counter()
+        for replica in replicas:
+            for number, taken in block:
+                self._step(hosted, replica, number, taken)
+        return time.perf_counter() - begun
+
+    def _begins(self, start: RoundStart) -> Callable[[int], list[Array]] | None:
+        """The weights with which each replica begins the round, if those are not the same for all."""
+        return None
+
+    def _given(self, hosted: HostedReplicas, replica: int) -> list[Array]:
+        """What a replica gives out when all meet after the round."""
+        return hosted.result(replica)
+
+    def _exchanged(self, result: Result) -> Exchanged:
+        return self._reduction.exchanged(result)
+
+    def _update_outer(self, moves: Sequence[Array]) -> None:
+        """The average moves of a round that counts become the next weights."""
+        shape, weights = self._moves, self._engine.variables.weights
+        self._outer.apply([shaped(move, weights[i]) for i, move in zip(shape.gradients, moves, strict=True)])
 
     def _blocks(
         self, group: AbstractGroup, steps: int, shares: Sequence[range], sizes: list[int]
@@ -343,7 +444,7 @@ class LocalTraining(AbstractTrainingTogether):
 
     def _count(self, start: RoundStart, sizes: Sequence[int], exchanged: Exchanged) -> Logs:
         """The round counts: what all of them come to."""
-        engine, at, shape = self._engine, self._at, self._moves
+        engine, at, shape = self._engine, self._at, self._met
         moves, states, metrics, extras = shape.split(exchanged.totals)
         self._run.record(Phase.APPLYING, step=at.total)
         self._states.commit()
@@ -352,10 +453,9 @@ class LocalTraining(AbstractTrainingTogether):
         engine.settle()
         engine.write(self._touched, start.weights)
         self._round_start = None
-        weights = engine.variables.weights
-        self._outer.apply([_shaped(move, weights[i]) for i, move in zip(shape.gradients, moves, strict=True)])
-        changed = [weights[i] for i in shape.changed]
-        engine.write(changed, [_shaped(state, variable) for state, variable in zip(states, changed, strict=True)])
+        self._update_outer(moves)
+        changed = [engine.variables.weights[i] for i in shape.changed]
+        engine.write(changed, [shaped(state, variable) for state, variable in zip(states, changed, strict=True)])
         self._show_state()
         engine.seeds = start.seeds.after(len(sizes))
         if engine.dirties_seeds:
@@ -379,7 +479,7 @@ class LocalTraining(AbstractTrainingTogether):
         if shown is not None:
             self._states.show(shown)
 
-    def _note(self, attempt: _Attempt, seconds: float, steps: int) -> Note:
+    def _note(self, attempt: RoundAttempt, seconds: float, steps: int) -> Note:
         at, run, saver = self._at, self._run, self._saver
         return Note(
             at.total,
@@ -392,6 +492,15 @@ class LocalTraining(AbstractTrainingTogether):
             leaves=run.drains,
         )
 
+    def _tell_of_copies(self, nbytes: int) -> None:
+        """`nbytes`: of a replica's state, if there are copies."""
+        if nbytes:
+            self._run.tell(
+                f"a worker is alone on its host: its replicas' optimizers ({nbytes / 2**20:,.1f} MiB each) are copied "
+                "to another host in every round, so that it can be killed. LocalSGD(copies=False) saves these bytes",
+                below_bar=True,
+            )
+
     def _tell_of_lost_residuals(self, slots: Sequence[int]) -> None:
         text = f"what {_replicas(slots)} had left out of moves was lost with a host: zero from now on, for everybody"
         self._run.happened(StoryKind.CODEC, text, self._at.total)
@@ -403,7 +512,7 @@ class LocalTraining(AbstractTrainingTogether):
         self._run.happened(StoryKind.REDONE, text, self._at.total)
 
 
-class _Attempt:
+class RoundAttempt:
     """A round on its way to its commit, however often it is tried."""
 
     def __init__(self, what: str, start: RoundStart, weights: int, steps: int, stop: bool) -> None:
@@ -416,7 +525,7 @@ class _Attempt:
         self.tried = False
 
 
-def _shaped(total: Array, variable: Any) -> Array:
+def shaped(total: Array, variable: Any) -> Array:
     """A copy: totals are written again."""
     return np.array(total).reshape(tuple(variable.shape))
 

@@ -12,8 +12,12 @@ from shoal.training.optimizer import Named
 class OuterOptimizer(Protocol):
     """The optimizer to which the average move of a round is a gradient. Every worker has one, and all are alike."""
 
-    def apply(self, moves: Sequence[Array]) -> None:
-        """Updates the model's weights, which are those that the round began with, in the order of its moved weights."""
+    def apply(self, moves: Sequence[Array], places: range | None = None, counts: bool = True) -> None:
+        """Updates the model's weights, which are those that the round began with, in the order of its moved weights.
+
+        `places`: only those of this run of them; None: all. Unless it `counts`, it is no update more for what depends
+        on their number.
+        """
 
     def state(self) -> list[Array]:
         """Its variables: look at them now or copy them."""

@@ -2,8 +2,9 @@
 
 It lies in memory that all workers of a host share, in two generations (collectives/residual_plan.py): who hosts a
 replica in a round reads what the last round left, and writes the other. So a round that is done again begins where it
-began before, whoever hosts the replica then, and a killed worker takes nothing with it. If the only host that had a
-replica's state is lost, another replica's stands in for it, for everybody.
+began before, whoever hosts the replica then, and a killed worker takes nothing with it. If it is alone on its host,
+another host has a copy of what its replicas keep, unless nobody wants that. If the only host that had a replica's
+state is lost, another replica's stands in for it, for everybody.
 """
 
 from __future__ import annotations
@@ -39,21 +40,26 @@ class ReplicaStates:
         variables: Sequence[Any],
         replicas: int,
         on_lost: Callable[[Sequence[int], int], None] = lambda lost, giver: None,
+        copies: bool = True,
+        weights: Sequence[Any] = (),
     ) -> None:
-        """`variables` are the optimizers'. `on_lost` is told which replicas' states were lost, and whose stands in."""
+        """`variables` are the optimizers'. `on_lost` is told which replicas' states were lost, and whose stands in.
+        `weights` are kept too, where replicas do not begin every round with the same.
+        """
         self._engine = engine
         self.variables = list(variables)
         self._replicas = replicas
         self._on_lost = on_lost
         self._places: list[_Place] = []
         end = 0
-        for variable in self.variables:
+        self.weights = list(weights)
+        for variable in (*self.variables, *self.weights):
             value = engine.read(variable)
             start = -(-end // _ALIGNMENT) * _ALIGNMENT
             end = start + value.nbytes
             self._places.append(_Place(start, end, value.dtype, value.shape))
         self.are_kept = False  # after a round, or from a checkpoint: before that, all have the model's own
-        self._kept = Residuals([-(-end // _WORD)], what="the replicas' optimizers")
+        self._kept = Residuals([-(-end // _WORD)], what="the replicas' optimizers", copies=copies)
 
     def settle(self, group: AbstractGroup, shares: tuple[range, ...]) -> None:
         """Within an act: who hosts a replica in this round has its state. Collective."""
@@ -79,14 +85,29 @@ class ReplicaStates:
     def of(self, replica: int) -> list[Array] | None:
         """What counts of a replica that this worker hosts, where it lies; None before its first round is over."""
         kept = self._kept.kept(replica)
-        return None if kept is None else self._views(kept[0])
+        return None if kept is None else self._views(kept[0])[: len(self.variables)]
 
-    def write(self, replica: int, values: Sequence[Array]) -> None:
-        """Within an act, after all have computed: what the replica's state is after this round."""
+    def weights_of(self, replica: int) -> list[Array] | None:
+        """The same of its weights."""
+        kept = self._kept.kept(replica)
+        return None if kept is None else self._views(kept[0])[len(self.variables) :]
+
+    def write(self, replica: int, values: Sequence[Array], weights: Sequence[Array]) -> None:
+        """Within an act, after all have computed: what the replica's state is after this round. Of the weights those
+        that are kept come first.
+        """
         _, (after,) = self._kept.begin(replica)
-        for place, value in zip(self._views(after), values, strict=True):
+        kept = (*values, *weights[: len(self.weights)])
+        for place, value in zip(self._views(after), kept, strict=True):
             np.copyto(place, value)
         self._kept.end(replica)
+
+    def copy(self, group: AbstractGroup, shares: tuple[range, ...]) -> int:
+        """After all have written: what a worker keeps that is alone on its host goes to another, too. The bytes of a
+        replica's, if somebody's are copied. Collective.
+        """
+        group.copy(self._kept, shares)
+        return sum(self._kept.sizes) * _WORD if self._kept.are_copied else 0
 
     def commit(self) -> None:
         """The round counts. Everyone says so, also who has missed its end."""
@@ -97,7 +118,9 @@ class ReplicaStates:
         """Within an act: all replicas go on from these, which come from a checkpoint. Collective."""
         group.settle(self._kept, shares)
         for replica in shares[group.rank]:
-            self.write(replica, states[replica])
+            count = len(self.variables)
+            self.write(replica, states[replica][:count], states[replica][count:])
+        group.copy(self._kept, shares)
 
     def read(self) -> list[Array]:
         """What the model's optimizers hold now: look at it, or copy it."""

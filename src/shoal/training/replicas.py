@@ -7,6 +7,7 @@ steps are cut does not matter to any of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +23,9 @@ from shoal.training.run import Run
 from shoal.training.seeds import Seeds
 
 
-def round_shape(variables: Variables, shape: StepShape) -> PartShape:
+def round_shape(variables: Variables, shape: StepShape, moved: bool = True) -> PartShape:
     """What a replica gives out after a round: how far its weights have moved (as gradients), its states, what was added
-    to the metrics in all its steps, and the last step's logs that are no metric.
+    to the metrics in all its steps, and the last step's logs that are no metric. Without the first, if not `moved`.
     """
     trainable = len(variables.trainable)
     touched = {i for part in shape.parts for i in (*part.gradients, *part.changed)} | set(shape.derived)
@@ -38,7 +39,13 @@ def round_shape(variables: Variables, shape: StepShape) -> PartShape:
         averaged += [i for i, entry in zip(part.metrics, entries, strict=False) if entry.combine is Combine.MEAN]
         extras += zip(part.extras, (entry.shape for entry in entries[len(part.metrics) :]), strict=True)
     states = [i for i in sorted(touched) if i >= trainable]
-    return PartShape(variables, moves, states, sorted(metrics), extras, averaged=averaged)
+    return PartShape(variables, moves if moved else [], states, sorted(metrics), extras, averaged=averaged)
+
+
+def fragment_shape(variables: Variables, whole: PartShape, run: range) -> PartShape:
+    """Only how far some of the moved weights of a round's shape have moved."""
+    moves = [(whole.gradients[place], whole.schema.entries[place].dtype) for place in run]
+    return PartShape(variables, moves, [], [], [])
 
 
 def _type_of_move(variable: Any) -> str:
@@ -94,9 +101,18 @@ class HostedReplicas:
     """Those of one worker, in one try of a round."""
 
     def __init__(
-        self, engine: Engine, steps: InnerSteps, shape: PartShape, states: ReplicaStates, start: RoundStart
+        self,
+        engine: Engine,
+        steps: InnerSteps,
+        shape: PartShape,
+        states: ReplicaStates,
+        start: RoundStart,
+        begin: Callable[[int], list[Array]] | None = None,
     ) -> None:
-        """`shape`: of what a replica gives out after the round."""
+        """`shape`: of what a replica gives out after the round. `begin`: the moved weights with which each begins;
+        None: those that all have.
+        """
+        self._begin = begin
         self._engine = engine
         self._steps = steps
         self._shape = shape
@@ -136,7 +152,8 @@ class HostedReplicas:
 
     def keep(self, replica: int) -> None:
         """Leaves what the next round needs of it where others find it."""
-        self._states.write(replica, self._outside_of(replica).optimizers)
+        outside = self._outside_of(replica)
+        self._states.write(replica, outside.optimizers, outside.weights)
 
     def _enter(self, replica: int) -> None:
         if self._inside == replica:
@@ -158,7 +175,10 @@ class HostedReplicas:
 
     def _begun(self, replica: int) -> _Outside:
         kept = self._states.of(replica)
-        return _Outside(self._start.weights, self._start.optimizers if kept is None else kept)
+        weights = self._start.weights
+        if self._begin is not None:
+            weights = [*self._begin(replica), *weights[len(self._shape.gradients) :]]
+        return _Outside(weights, self._start.optimizers if kept is None else kept)
 
     def _outside_of(self, replica: int) -> _Outside:
         """Of a replica that does not go on; as it began, if it never has."""

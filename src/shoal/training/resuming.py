@@ -21,7 +21,10 @@ from shoal.checkpoint.tensor_names import (
     TABLE,
     TRAINABLE,
     TensorName,
+    are_replicas_weights,
     kind_of_replica,
+    kind_of_replicas_weights,
+    left_out_of,
     replica_of,
     tables_in,
 )
@@ -104,8 +107,8 @@ def _read(path: Path, expected: Expected) -> Result:
 
     def is_mine(name: str) -> bool:
         kind, number, _ = TensorName.of(name)
-        others = kind in (TABLE, OUTER) or replica_of(kind) is not None
-        return not others and (kind != OPTIMIZER or number in own or number == scale)
+        others = kind in (TABLE, OUTER) or replica_of(kind) is not None or left_out_of(kind) is not None
+        return not others and not are_replicas_weights(kind) and (kind != OPTIMIZER or number in own or number == scale)
 
     found = load(path, is_mine).arrays
     kinds = _by_kind(found)
@@ -151,19 +154,25 @@ class KeptReplicas(NamedTuple):
     """What a checkpoint has of a training with replicas."""
 
     outer: list[Array]
-    states: list[list[Array]]  # by replica: its optimizers' variables
+    states: list[list[Array]]  # by replica: its optimizers' variables, and its weights if it has its own
 
 
 def resume_replicas(
-    worker_group: WorkerGroup, path: Path, replicas: int, numbers: Sequence[int], outer: Sequence[Named]
+    worker_group: WorkerGroup,
+    path: Path,
+    replicas: int,
+    numbers: Sequence[int],
+    outer: Sequence[Named],
+    weights: Sequence[Named] = (),
 ) -> KeptReplicas | None:
     """What so many replicas go on from; None if the checkpoint is of a training without any. Collective.
 
     `numbers`: of the optimizers' variables that each replica has, in their order. UsageError if it has others.
+    `weights`: those of which each has its own; where the checkpoint has none, they are the model's.
     """
 
     def act(group: AbstractGroup) -> Result:
-        given = _read_replicas(path, replicas, numbers, outer) if group.rank == 0 else None
+        given = _read_replicas(path, replicas, numbers, outer, weights) if group.rank == 0 else None
         taken = group.pass_on("the replicas in the checkpoint", 0, set(range(1, group.size)), given)
         found = given or taken
         assert found is not None
@@ -174,11 +183,14 @@ def resume_replicas(
         raise cannot_resume(path, wrong.decode())
     if not arrays:
         return None
-    starts = range(len(outer), len(arrays), len(numbers))
-    return KeptReplicas(arrays[: len(outer)], [arrays[start : start + len(numbers)] for start in starts])
+    count = (len(arrays) - len(outer)) // replicas
+    starts = range(len(outer), len(arrays), count)
+    return KeptReplicas(arrays[: len(outer)], [arrays[start : start + count] for start in starts])
 
 
-def _read_replicas(path: Path, replicas: int, numbers: Sequence[int], outer: Sequence[Named]) -> Result:
+def _read_replicas(
+    path: Path, replicas: int, numbers: Sequence[int], outer: Sequence[Named], weights: Sequence[Named]
+) -> Result:
     """Whether they do not fit; and the arrays: the outer optimizer's, and each replica's."""
     shapes = describe(path).shapes
     kinds = {TensorName.of(name).kind for name in shapes}
@@ -191,8 +203,20 @@ def _read_replicas(path: Path, replicas: int, numbers: Sequence[int], outer: Seq
     if [theirs[number] for number in sorted(theirs)] != [shape for _, shape in outer]:
         return Result([b"it was trained with another kind of outer optimizer"], [])
     wanted = {OUTER, *map(kind_of_replica, range(replicas))}
+    own = [kind_of_replicas_weights(replica) for replica in range(replicas)] if weights else []
+    if own and own[0] in kinds:
+        mine = [shape for _, shape in weights]
+        for kind in own:
+            found_shapes = {
+                TensorName.of(name).number: s for name, s in shapes.items() if TensorName.of(name).kind == kind
+            }
+            if [found_shapes[number] for number in sorted(found_shapes)] != mine:
+                return Result([b"its replicas have other weights"], [])
+        wanted |= set(own)
     found = _by_kind(load(path, lambda name: TensorName.of(name).kind in wanted).arrays)
     states = [[np.asarray(found[kind_of_replica(r)][number]) for number in numbers] for r in range(replicas)]
+    for state, kind in zip(states, own, strict=False):
+        state += _in_order(found.get(kind, {}))
     return Result([b""], [*_in_order(found[OUTER]), *(array for state in states for array in state)])
 
 

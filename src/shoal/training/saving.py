@@ -131,9 +131,11 @@ class Saver:
         is_chief: bool,
         rest: Rest | None = None,
         replicas: ReplicaTensors | None = None,
+        left_out: Mapping[str, Array] | None = None,
     ) -> None:
         """Copies this worker's share of `given`, a fit's whole state; the rest happens in the background. `replicas`:
-        theirs is the optimizers' state that is written, by who hosts them.
+        theirs is the optimizers' state that is written, by who hosts them. `left_out`: by codecs, for this worker to
+        write.
 
         The chief has the servers copy what they have, too; in asynchronous training, in a pause that it asked for.
         """
@@ -145,6 +147,7 @@ class Saver:
         shares = divide({name: array.nbytes for name, array in tensors.items()}, len(members))
         mine = {name: tensors[name] for name in shares[members.index(self._me)]}
         mine |= replicas.own if replicas is not None else {}
+        mine |= left_out or {}
         draft = self._draft(step, view, members, given.values, call, returned, mine)
         self._asks = is_chief
         if self._servers is not None and is_chief:

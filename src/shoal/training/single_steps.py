@@ -131,6 +131,11 @@ class SingleSteps:
             name += " again"  # the workers gave different batches
 
     @property
+    def reductions(self) -> list[Reduction]:
+        """The exchanges of each part of a step."""
+        return self._reductions
+
+    @property
     def pieces(self) -> Division:
         return self._division
 

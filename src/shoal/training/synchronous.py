@@ -28,6 +28,7 @@ from shoal.strategies.schema import Array
 from shoal.training.codec_choice import CodecChoice
 from shoal.training.counted import counted_piece
 from shoal.training.engine import Engine, to_float
+from shoal.training.left_out import left_out_tensors, resume_left_out
 from shoal.training.logs import Logs
 from shoal.training.model_state import fingerprint
 from shoal.training.plan_in_force import PlanInForce, StepClock
@@ -97,7 +98,10 @@ class SynchronousTraining(AbstractStepwiseTraining):
         if self._plan is not None:
             self._plan.start()
             self._follow_plan()
+        path = self._run.calls.resumes(self._call)
         self._resume(served=self._updates.parts is not None)
+        if path is not None:
+            resume_left_out(self._run, path, self._reductions)
         self._updates.open(self._at.epoch, self._source.steps, self._resumed_at)
 
     def _end(self) -> None:
@@ -128,10 +132,13 @@ class SynchronousTraining(AbstractStepwiseTraining):
 
     def _begin_checkpoint(self) -> None:
         assert self._saver is not None
+        left_out = left_out_tensors(self._reductions)
         worker_group, run = self._run.worker_group, self._run
         step, returned = self._at.trained, run.calls.returned
         members = worker_group.members
-        self._saver.begin(step, worker_group.view, members, self.give(), self._call, returned, run.is_chief)
+        self._saver.begin(
+            step, worker_group.view, members, self.give(), self._call, returned, run.is_chief, left_out=left_out
+        )
 
     def _is_worth_saving(self) -> bool:
         # Without a step, servers that were never asked for anything have nothing to write.

@@ -37,7 +37,7 @@ from shoal.hook.stages.left_states import LeftStates
 from shoal.hook.stages.stages import KerasStages
 from shoal.hook.tables.worker_tables import tables_of
 from shoal.observe.phases import Phase
-from shoal.strategies.abstract import AbstractStrategy, PipelineSettings
+from shoal.strategies.abstract import AbstractStrategy, PipelineSettings, RoundSettings
 from shoal.training.asynchronous import AsynchronousTraining
 from shoal.training.calls import PLAN
 from shoal.training.data_agreement import DataState
@@ -49,6 +49,7 @@ from shoal.training.pipelined import PipelinedTraining
 from shoal.training.plan_in_force import PlanInForce
 from shoal.training.prepared import Description, FitArguments, Prepared
 from shoal.training.run import Run
+from shoal.training.streamed import StreamedTraining
 from shoal.training.synchronous import SynchronousTraining
 from shoal.training.updates import AbstractUpdates, ServedUpdates
 
@@ -109,15 +110,16 @@ class _OnWorker:
                 self._run.memory.of(LeftStates).add(model.optimizer)
             return over
 
-    def in_rounds(self, replicas: int, every: int, outer: Any) -> bytes | None:
+    def in_rounds(self, settings: RoundSettings, outer: Any) -> bytes | None:
         if self._run.mesh is not None:
             raise CannotDistribute(
                 f"LocalSGD's replicas are on one device each, and this run's workers have a mesh ({self._run.mesh}). "
                 "Use --devices-per-worker 1, or --strategy allreduce."
             )
-        with self._prepared(replicas) as prepared:
+        with self._prepared(settings.replicas) as prepared:
             chosen = outer_of(self._run, self._model, prepared.engine, prepared.shape, outer)
-            training = LocalTraining(self._run, prepared, self._arguments, self._call, replicas, every, chosen)
+            kind = LocalTraining if settings.streaming is None else StreamedTraining
+            training = kind(self._run, prepared, self._arguments, self._call, settings, chosen)
             with contextlib.closing(training):
                 if self._run.worker_group.is_late:
                     prepared.engine.rehearse(prepared.batch)
@@ -172,7 +174,7 @@ class _OnServer:
     def in_stages(self, settings: PipelineSettings) -> None:
         pass
 
-    def in_rounds(self, replicas: int, every: int, outer: Any) -> None:
+    def in_rounds(self, settings: RoundSettings, outer: Any) -> None:
         pass
 
     def at_own_pace(self, servers: Servers, scales: bool) -> None:

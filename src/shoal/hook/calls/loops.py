@@ -37,6 +37,7 @@ from shoal.strategies.allreduce import Exchanged
 from shoal.strategies.notes import Note, leavers, newcomers
 from shoal.training import position
 from shoal.training.data_agreement import DataState, join_data
+from shoal.training.left_out import left_out_tensors, resume_left_out
 from shoal.training.logs import Logs
 from shoal.training.model_state import share_chiefs_state
 from shoal.training.position import Position
@@ -89,7 +90,7 @@ class Step:
 
     def __call__(self, *given: Any) -> Any:
         run = self._run
-        if run.is_plain and self._strategy.pieces_for(run.pieces, 1) == 1:
+        if run.is_plain and self._strategy.leaves_to_keras(run.pieces, run.compress):
             return self._compiled()(*given)
         if run.servers is not None:
             raise CannotDistribute("shoal.step can't train on parameter servers: use fit, or --strategy allreduce.")
@@ -424,6 +425,7 @@ class Loop:
                 self.take(resume(run.worker_group, path, Expected(steps.engine, optimizer, (), served=False)))
             except Diverged as error:
                 raise cannot_resume(path, error) from error
+            resume_left_out(run, path, steps.reductions)
         if run.saving is not None:
             self._saver = Saver(run, run.saving, description_of(program), steps.engine, optimizer)
         return True
@@ -481,7 +483,9 @@ class Loop:
 
     def _save(self) -> None:
         assert self._saver is not None
+        assert self._steps is not None
         self._save_next = False
+        left_out = left_out_tensors(self._steps.reductions)
         run, worker_group = self._run, self._run.worker_group
         self._saver.begin(
             run.trained,
@@ -491,6 +495,7 @@ class Loop:
             self._call,
             run.calls.returned,
             run.is_chief,
+            left_out=left_out,
         )
 
     def _leave(self) -> None:

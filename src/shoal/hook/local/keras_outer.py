@@ -39,12 +39,16 @@ class KerasOuter:
         self._optimizer = optimizer
         self._variables = list(variables)
 
-    def apply(self, moves: Sequence[Array]) -> None:
+    def apply(self, moves: Sequence[Array], places: range | None = None, counts: bool = True) -> None:
+        variables = self._variables if places is None else self._variables[places.start : places.stop]
         gradients = [
             keras.ops.convert_to_tensor(move, dtype=variable.dtype)
-            for move, variable in zip(moves, self._variables, strict=True)
+            for move, variable in zip(moves, variables, strict=True)
         ]
-        self._optimizer.apply(gradients, self._variables)
+        before = np.array(self._engine.read(self._optimizer.iterations))
+        self._optimizer.apply(gradients, variables)
+        if not counts:
+            self._engine.write([self._optimizer.iterations], [before])
 
     def state(self) -> list[Array]:
         return [self._engine.read(variable) for variable in self._optimizer.variables]

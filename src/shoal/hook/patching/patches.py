@@ -81,10 +81,9 @@ def _replace(cls: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 
 def _is_plain(run: Run, model: Any) -> bool:
-    """One worker, one piece, one device: nothing to distribute."""
+    """One worker, one piece, one device, no codec: nothing to distribute."""
     strategy = strategy_of(run, model)
-    alone = strategy.is_keras_alone and strategy.mesh is None
-    return run.is_plain and alone and strategy.pieces_for(run.pieces, 1) == 1
+    return run.is_plain and strategy.mesh is None and strategy.leaves_to_keras(run.pieces, run.compress)
 
 
 def _compile(run: Run, original: Any) -> Any:
