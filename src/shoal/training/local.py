@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from shoal.checkpoint.addresses import Place
 from shoal.checkpoint.tensor_names import OUTER, TensorName, kind_of_replica
 from shoal.collectives.group import AbstractGroup, Result
 from shoal.data.columns import pack
@@ -97,7 +97,7 @@ class LocalTraining(AbstractTrainingTogether):
         if path is not None:
             self._resume_replicas(path)
 
-    def _resume_replicas(self, path: Path) -> None:
+    def _resume_replicas(self, path: Place) -> None:
         """Go on with what a checkpoint has of the replicas. Collective."""
         numbers = list(self._numbers().values())
         kept = resume_replicas(self._run.worker_group, path, self._replicas, numbers, self._outer.named())
