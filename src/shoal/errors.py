@@ -23,7 +23,7 @@ CallOver (a BaseException)           the script's call that was going on is over
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any, Protocol
 
 
 class ShoalError(Exception):
@@ -99,10 +99,17 @@ class RaisedElsewhere(ShoalError):
         return self.text
 
 
+class HasParent(Protocol):
+    """A path, or an address in a store."""
+
+    @property
+    def parent(self) -> Any: ...
+
+
 class BadCheckpoint(ShoalError):
     """A checkpoint is torn, damaged or none at all. Nothing of it was used."""
 
-    def __init__(self, why: str, path: Path | None = None) -> None:
+    def __init__(self, why: str, path: HasParent | None = None) -> None:
         text = why if path is None else f"{path} is not a whole checkpoint: {why}"
         hint = "" if path is None else f". `shoal checkpoint list {path.parent}` shows those that are."
         super().__init__(text + hint)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from shoal.checkpoint.addresses import Place, place_of
 from shoal.checkpoint.read import newest_whole
 from shoal.errors import UsageError
 from shoal.launch.from_python import run_by_ray
@@ -16,7 +17,7 @@ class RayResult(NamedTuple):
     """What a run has left."""
 
     value: Any  # what the function returned on the chief; a History comes as the dict of its figures
-    checkpoint: Path | None  # the newest whole one, if the run was told to write some
+    checkpoint: Place | None  # the newest whole one, if the run was told to write some
 
 
 def run(
@@ -43,4 +44,4 @@ def run(
         )
     value = run_by_ray(function, n, args, address, shared, options)
     saved = options.get("checkpoint")
-    return RayResult(value, newest_whole(Path(saved).absolute())[0] if saved is not None else None)
+    return RayResult(value, newest_whole(place_of(str(saved)))[0] if saved is not None else None)

@@ -69,6 +69,7 @@ def test_a_full_disk_costs_a_checkpoint_and_nothing_else(tmp_path, writer, monke
     assert outcome.why.endswith("Training goes on.")
     assert list(draft.path.iterdir()) == [], "its space is given back at once"
     writer.discard(draft)
+    writer.wait(LIMIT)
     assert not draft.path.exists()
     assert newest_whole(tmp_path) == (older, [])
     writer.begin(Draft(tmp_path, "r1", 3), 0, arrays_of(3))
@@ -260,7 +261,7 @@ def test_what_fails_after_the_rename_is_a_warning(tmp_path, writer, monkeypatch)
     def no(folder):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("shoal.checkpoint.publish.checkpoints", no)
+    monkeypatch.setattr("shoal.checkpoint.storage.local.checkpoints", no)
     outcome = publish(draft, [part], header_of(2))
     assert isinstance(outcome, PublishedCheckpoint)
     assert "old checkpoints could not be removed: Input/output error" in outcome.warning

@@ -1,4 +1,4 @@
-"""The names in a folder of checkpoints, and which of them are to be swept away.
+"""The names in a folder of checkpoints, and which of them are to be swept away. Object stores have others.
 
 step-000001234       a checkpoint
 step-000001234.old   what stood there before; only while it is being replaced
@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.checkpoint import files
+from shoal.checkpoint.addresses import Place
 from shoal.errors import UsageError
 from shoal.wire.held_folder import is_alive
 
 _STEP = re.compile(r"step-([0-9]{9,18})(\.old)?")
 _DRAFT = re.compile(r"\.draft-(.+)-([0-9]{9,18})-([0-9]+)")
+_ATTEMPT = re.compile(r"(.+)-([0-9]+)")
 _RUN = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
 
 
@@ -29,7 +31,7 @@ class Draft:
     The view is part of its name: a member that was lost and wakes up writes into a draft of its own.
     """
 
-    folder: Path
+    folder: Place
     run: str
     step: int
     view: int = 0
@@ -47,19 +49,38 @@ class Draft:
         return self.training or self.run
 
     @property
-    def path(self) -> Path:
-        return self.folder / f".draft-{self.run}-{self.step:09}-{self.view}"
+    def name(self) -> str:
+        """What it will be called as a checkpoint."""
+        return f"step-{self.step:09}"
 
     @property
-    def final(self) -> Path:
-        return self.folder / f"step-{self.step:09}"
+    def final(self) -> Place:
+        """Where it will be, as a checkpoint."""
+        return self.folder / self.name
 
-    def discard(self) -> None:
-        """Removes what has been written of it."""
-        files.remove(self.path)
+    @property
+    def hidden_name(self) -> str:
+        """What its folder is called until then, in a file system."""
+        return f".draft-{self.run}-{self.step:09}-{self.view}"
+
+    @property
+    def path(self) -> Place:
+        """Where it is written, in a file system."""
+        return self.folder / self.hidden_name
+
+    @property
+    def attempt(self) -> str:
+        """What tells it from other drafts of its step."""
+        return f"{self.run}-{self.view}"
 
 
-def step_of(path: Path) -> int | None:
+def attempt_of(name: str) -> tuple[str | None, int]:
+    """The run and the view in a draft's name among those of its step; no run if it is not named like one."""
+    found = _ATTEMPT.fullmatch(name)
+    return (found[1], int(found[2])) if found else (None, 0)
+
+
+def step_of(path: Place) -> int | None:
     """The step in a checkpoint's name; None if it is not named like one."""
     found = _STEP.fullmatch(path.name)
     return int(found[1]) if found else None

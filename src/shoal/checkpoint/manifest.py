@@ -24,7 +24,7 @@ FORMAT = 1
 MAX_BYTES = 64 * 2**20  # of a manifest; a model's config is in it
 DIGEST = "sha256"  # the fastest strong one in hashlib where the processor helps: 1.2 GiB/s here, blake2b 0.7
 
-Name = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z][0-9A-Za-z._-]{0,127}\Z")]
+Name = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z][0-9A-Za-z._-]{0,159}\Z")]
 PartName = Annotated[str, msgspec.Meta(pattern=r"\Apart-[0-9]{3,6}\.safetensors\Z")]
 Digest = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -62,6 +62,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     parts: Annotated[tuple[CheckpointPart, ...], msgspec.Meta(max_length=1_000_000)]
     tensors: tuple[Tensor, ...]
     training: Name | None = None  # the run that this training began with, if that is another
+    folder: Name | None = None  # that the parts are in, beside this file; None: they are beside it themselves
 
     @property
     def first_run(self) -> str:

@@ -6,24 +6,23 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from io import FileIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
 from shoal.checkpoint import files, manifest, pieces
-from shoal.checkpoint.drafts import checkpoints, step_of
+from shoal.checkpoint.addresses import Place
+from shoal.checkpoint.drafts import step_of
 from shoal.checkpoint.dtypes import DTYPES, FROM_FILE
 from shoal.checkpoint.manifest import CheckpointPart, Manifest
-from shoal.checkpoint.parts import Held, tensors_in
+from shoal.checkpoint.parts import Held
+from shoal.checkpoint.storage.abstract import AbstractStoredFile, StoreUnreachable
+from shoal.checkpoint.storage.choice import storage_of
 from shoal.checkpoint.tensor_names import piece_of
-from shoal.errors import BadCheckpoint
+from shoal.errors import BadCheckpoint, UsageError
 
 Array = np.ndarray[Any, Any]
-
-_CHUNK = 2**30  # bytes asked for at once: the kernel gives no more than 2 GiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +41,24 @@ class Checkpoint:
         return self.manifest.step
 
 
-def describe(path: Path) -> Manifest:
+def describe(path: Place) -> Manifest:
     """What a checkpoint says of itself, true to its digest. Its parts are not looked at."""
     with _naming(path):
         return _manifest_of(path)
 
 
-def verify(path: Path) -> Manifest:
+def verify(path: Place) -> Manifest:
     """Reads all of a checkpoint and compares it with its digests. A BadCheckpoint says what is wrong with it."""
     with _naming(path):
         found = _manifest_of(path)
         promised = _promised(found)
         for part in found.parts:
-            with _opened(path, part, promised[part.name]) as (file, _):
-                _check_digest(part, hashlib.file_digest(file, manifest.DIGEST).hexdigest())
+            with _opened(path, found, part, promised[part.name]) as file:
+                _check_digest(part, file.digest())
         return found
 
 
-def load(path: Path, wanted: Callable[[str], bool] | None = None) -> Checkpoint:
+def load(path: Place, wanted: Callable[[str], bool] | None = None) -> Checkpoint:
     """All of a checkpoint, verified: either every tensor as it was written, or a BadCheckpoint.
 
     What was written in pieces is whole. Takes as much memory as its tensors and, for a while, the largest part. Where
@@ -72,7 +71,7 @@ def load(path: Path, wanted: Callable[[str], bool] | None = None) -> Checkpoint:
         for part in found.parts:
             chosen = {name for name in promised[part.name] if wanted is None or wanted(_whole(name))}
             if chosen or wanted is None:
-                held = _arrays_of(path, part, promised[part.name])
+                held = _arrays_of(path, found, part, promised[part.name])
                 arrays.update((name, held[name]) for name in chosen)
         return Checkpoint(found, pieces.join({t.name: arrays[t.name] for t in found.tensors if t.name in arrays}))
 
@@ -90,20 +89,25 @@ def _whole(name: str) -> str:
     return name if piece is None else piece.whole
 
 
-def newest_whole(folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
-    """The newest checkpoint in a folder that verifies, None if none does; and those skipped on the way, with why."""
-    skipped: list[tuple[Path, str]] = []
-    for path in checkpoints(folder):
+def newest_whole(folder: Place) -> tuple[Place | None, list[tuple[Place, str]]]:
+    """The newest checkpoint in a folder that verifies, None if none does; and those skipped on the way, with why.
+
+    A UsageError if a store can't be asked: an older one is no answer to that.
+    """
+    skipped: list[tuple[Place, str]] = []
+    for path in storage_of(folder).checkpoints():
         try:
             verify(path)
         except BadCheckpoint as error:
+            if isinstance(error.__cause__, StoreUnreachable):
+                raise UsageError(f"can't tell whether {path} is whole: {error.__cause__}") from error
             skipped.append((path, error.why))
         else:
             return path, skipped
     return None, skipped
 
 
-def manifest_at(path: Path) -> Manifest | None:
+def manifest_at(path: Place) -> Manifest | None:
     """What a checkpoint says of itself; None if there is none that is sound."""
     try:
         return _manifest_of(path)
@@ -111,19 +115,20 @@ def manifest_at(path: Path) -> Manifest | None:
         return None
 
 
-def looks_whole(path: Path) -> bool:
+def looks_whole(path: Place) -> bool:
     """Whether the manifest is sound and all parts have their size. Fast: reads no part."""
     try:
-        for part in _manifest_of(path).parts:
-            with files.plain_file(path / part.name) as (_, size):
-                _check_size(part, size)
+        found = _manifest_of(path)
+        for part in found.parts:
+            with storage_of(path).opened(part.name, found.folder) as file:
+                _check_size(part, file.size)
     except (BadCheckpoint, OSError):
         return False
     return True
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _naming(path: Place) -> Iterator[None]:
     """Adds to a BadCheckpoint which one it tells of. What the disk refuses to give is bad too."""
     try:
         yield
@@ -133,15 +138,13 @@ def _naming(path: Path) -> Iterator[None]:
         raise BadCheckpoint(f"it can't be read: {files.explain(error)}", path) from error
 
 
-def _manifest_of(path: Path) -> Manifest:
-    if path.is_symlink():
-        raise BadCheckpoint("it is a link: name the folder that it leads to")
-    if not path.is_dir():
-        raise BadCheckpoint("there is no such folder" if not path.exists() else "it is not a folder")
-    with files.plain_file(path / manifest.FILE) as (file, size):
-        if size > manifest.MAX_BYTES:
-            raise BadCheckpoint(f"{manifest.FILE} has {size:,} bytes, at most {manifest.MAX_BYTES:,} are allowed")
-        found = manifest.decode(_read(file, size))
+def _manifest_of(path: Place) -> Manifest:
+    storage = storage_of(path)
+    storage.look()
+    with storage.opened(manifest.FILE) as file:
+        if file.size > manifest.MAX_BYTES:
+            raise BadCheckpoint(f"{manifest.FILE} has {file.size:,} bytes, at most {manifest.MAX_BYTES:,} are allowed")
+        found = manifest.decode(file.read())
     step = step_of(path)
     if step is not None and step != found.step:
         raise BadCheckpoint(f"{manifest.FILE} is of step {found.step}, the folder's name says {step}")
@@ -149,18 +152,18 @@ def _manifest_of(path: Path) -> Manifest:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, part: CheckpointPart, promised: Held) -> Iterator[tuple[FileIO, int]]:
-    """A part to read, and its size. What can't be right by its size or its header is not read to its end."""
-    with files.plain_file(path / part.name) as (file, size):
-        _check_size(part, size)
-        _check_tensors(part, tensors_in(file.fileno(), part.name), promised)
-        yield file, size
+def _opened(path: Place, found: Manifest, part: CheckpointPart, promised: Held) -> Iterator[AbstractStoredFile]:
+    """A part to read. What can't be right by its size or its header is not read to its end."""
+    with storage_of(path).opened(part.name, found.folder) as file:
+        _check_size(part, file.size)
+        _check_tensors(part, file.tensors(part.name), promised)
+        yield file
 
 
-def _arrays_of(path: Path, part: CheckpointPart, promised: Held) -> dict[str, Array]:
+def _arrays_of(path: Place, found: Manifest, part: CheckpointPart, promised: Held) -> dict[str, Array]:
     """A part's tensors. The bytes that were verified are the bytes that are decoded: they are read once."""
-    with _opened(path, part, promised) as (file, size):
-        data = _read(file, size)
+    with _opened(path, found, part, promised) as file:
+        data = file.read()
     _check_digest(part, hashlib.new(manifest.DIGEST, data).hexdigest())
     try:
         held: dict[str, Any] = dict(deserialize(data))  # type: ignore[no-untyped-call]
@@ -172,15 +175,6 @@ def _arrays_of(path: Path, part: CheckpointPart, promised: Held) -> dict[str, Ar
         name: np.frombuffer(held[name]["data"], DTYPES[dtype]).reshape(shape)
         for name, (dtype, shape) in promised.items()
     }
-
-
-def _read(file: FileIO, size: int) -> bytes:
-    """All bytes up to a size that was checked. Fewer, if the file shrinks meanwhile: then its digest won't match."""
-    chunks = []
-    while size > 0 and (chunk := file.read(min(size, _CHUNK))):
-        chunks.append(chunk)
-        size -= len(chunk)
-    return b"".join(chunks)
 
 
 def _check_size(part: CheckpointPart, size: int) -> None:

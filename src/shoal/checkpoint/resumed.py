@@ -7,9 +7,9 @@ returned then; the fit that it was taken in goes on from its state.
 from __future__ import annotations
 
 import base64
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from shoal.checkpoint.addresses import Place
 from shoal.checkpoint.read import describe
 from shoal.errors import BadCheckpoint
 
@@ -17,13 +17,13 @@ from shoal.errors import BadCheckpoint
 class Resumed(NamedTuple):
     """A checkpoint to go on from."""
 
-    path: Path
+    path: Place
     call: int
     returned: dict[int, bytes]
     forgotten: int = 0  # calls with smaller numbers may not be among those
 
 
-def look_into(path: Path) -> Resumed:
+def look_into(path: Place) -> Resumed:
     """What a checkpoint of a fit says about where it was taken. Who loads it looks at the rest."""
     header = describe(path).header
     try:

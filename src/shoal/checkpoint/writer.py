@@ -10,17 +10,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from shoal.checkpoint import files, manifest
+from shoal.checkpoint import manifest
 from shoal.checkpoint.drafts import Draft
 from shoal.checkpoint.image import Array, Image, layout_of
 from shoal.checkpoint.manifest import CheckpointPart, part_name
 from shoal.checkpoint.publish import NotWritten, PublishedCheckpoint, failed, publish
-from shoal.wire.held_folder import hold
+from shoal.checkpoint.storage.choice import storage_of
 
 CHUNK = 4 * 2**20  # bytes between two looks at whether to go on
 CLOSE_WITHIN = 5.0  # seconds
@@ -89,10 +88,10 @@ class Writer:
         self._start(draft, lambda: publish(draft, parts, header, keep))
 
     def discard(self, draft: Draft) -> None:
-        """A part failed, here or elsewhere: removes all that was written of this draft."""
+        """A part failed, here or elsewhere: removes all that was written of this draft, in the background."""
         self._must_be_idle()
         self._let_go()
-        draft.discard()
+        self._start(draft, lambda: _discarded(draft))
 
     def poll(self) -> Outcome | None:
         """What became of the last `begin` or `publish`; None as long as that is open. Never waits."""
@@ -136,25 +135,22 @@ class Writer:
         self._thread.start()
 
     def _write(self, draft: Draft, name: str, data: memoryview) -> Outcome:
-        try:
-            draft.path.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(OSError):  # a file system without locks; a draft that is gone is found next
-                self._held.enter_context(hold(draft.path))
-            return Written(draft, self._write_part(draft.path / name, data))
-        except (OSError, _Abandoned) as error:
-            (draft.path / name).unlink(missing_ok=True)
-            return failed(draft, error)
+        storage, digest = storage_of(draft.folder), hashlib.new(manifest.DIGEST)
 
-    def _write_part(self, path: Path, data: memoryview) -> CheckpointPart:
-        digest = hashlib.new(manifest.DIGEST)
-        with files.new_file(path) as descriptor:
+        def chunks() -> Iterator[memoryview]:
             for start in range(0, len(data), CHUNK):
                 if self._abandon.is_set():
                     raise _Abandoned("it was given up when the run ended")
                 chunk = data[start : start + CHUNK]
                 digest.update(chunk)
-                files.write_all(descriptor, chunk)
-        return CheckpointPart(path.name, len(data), digest.hexdigest())
+                yield chunk
+
+        try:
+            self._held.enter_context(storage.joined(draft))
+            storage.write(draft, name, chunks(), len(data))
+        except (OSError, _Abandoned) as error:
+            return failed(draft, error)
+        return Written(draft, CheckpointPart(name, len(data), digest.hexdigest()))
 
     def _must_be_idle(self) -> None:
         if self._abandon.is_set():
@@ -165,3 +161,8 @@ class Writer:
     def _let_go(self) -> None:
         if not self.busy:
             self._held.close()
+
+
+def _discarded(draft: Draft) -> NotWritten:
+    storage_of(draft.folder).discard(draft)
+    return NotWritten(draft.step, f"the checkpoint of step {draft.step} was given up")

@@ -15,13 +15,13 @@ from shoal.errors import ShoalError, UsageError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from shoal.checkpoint.addresses import Place
     from shoal.checkpoint.manifest import Manifest
 
-    Verdicts = dict[Path, Manifest | str]  # of each checkpoint: what it holds, or what is wrong with it
+    Verdicts = dict[Place, Manifest | str]  # of each checkpoint: what it holds, or what is wrong with it
 
 BAD = 1  # the exit code when a checkpoint is not whole
 
-_folder = click.Path(path_type=Path)
 _json = click.option("--json", "as_json", is_flag=True, help="The same facts for programs.")
 
 
@@ -31,10 +31,13 @@ def checkpoint() -> None:
 
 
 @checkpoint.command("list")
-@click.argument("folder", metavar="DIR", type=_folder)
+@click.argument("folder", metavar="DIR")
 @_json
-def list_(folder: Path, as_json: bool) -> None:
-    """Show the checkpoints in DIR, newest first. All of each is read and compared with its digests."""
+def list_(folder: str, as_json: bool) -> None:
+    """Show the checkpoints in DIR, newest first. All of each is read and compared with its digests.
+
+    DIR may be an address in an object store, such as s3://bucket/folder.
+    """
     _print(_verdicts(folder), as_json)
 
 
@@ -46,9 +49,9 @@ def now(run: str | None) -> None:
 
 
 @checkpoint.command()
-@click.argument("path", metavar="DIR|CHECKPOINT", type=_folder)
+@click.argument("path", metavar="DIR|CHECKPOINT")
 @_json
-def verify(path: Path, as_json: bool) -> None:
+def verify(path: str, as_json: bool) -> None:
     """Verify one checkpoint, or all in DIR. The exit code is 1 if one of them is not whole."""
     verdicts = _verdicts(path)
     _print(verdicts, as_json)
@@ -57,15 +60,16 @@ def verify(path: Path, as_json: bool) -> None:
 
 
 @checkpoint.command()
-@click.argument("path", metavar="CHECKPOINT", type=_folder)
-@click.argument("out", metavar="OUT.keras", type=_folder)
-def export(path: Path, out: Path) -> None:
+@click.argument("path", metavar="CHECKPOINT")
+@click.argument("out", metavar="OUT.keras", type=click.Path(path_type=Path))
+def export(path: str, out: Path) -> None:
     """Write the model in CHECKPOINT as a Keras file: its layers and weights, not its optimizer."""
+    from shoal.checkpoint.addresses import given_place
     from shoal.checkpoint.read import load
     from shoal.hook.calls.export import export as write
 
     try:
-        loaded = load(path)
+        loaded = load(given_place(path))
         write(loaded.header, loaded.arrays, out)
     except UsageError:
         raise
@@ -75,17 +79,16 @@ def export(path: Path, out: Path) -> None:
     click.echo(f"{out}: the model at step {loaded.step}, from {path}")
 
 
-def _verdicts(path: Path) -> Verdicts:
-    from shoal.checkpoint.drafts import checkpoints, step_of
-    from shoal.checkpoint.manifest import FILE
+def _verdicts(text: str) -> Verdicts:
+    from shoal.checkpoint.addresses import given_place
     from shoal.checkpoint.read import verify
+    from shoal.checkpoint.storage.choice import storage_of
     from shoal.errors import BadCheckpoint
 
-    if not path.is_dir():
-        raise UsageError(f"there is no folder {path}: name a folder of checkpoints, or one of them")
-    is_one = step_of(path.resolve()) is not None or (path / FILE).exists()
+    path = given_place(text)
+    storage = storage_of(path)
     verdicts: Verdicts = {}
-    for found in [path] if is_one else checkpoints(path):
+    for found in [path] if storage.is_checkpoint() else storage.checkpoints():
         try:
             verdicts[found] = verify(found)
         except BadCheckpoint as error:
@@ -110,7 +113,7 @@ def _print(verdicts: Verdicts, as_json: bool) -> None:
                 click.echo(f"{path.name} is not whole: {verdict}")  # below the table, where it is not cut
 
 
-def _facts(path: Path, verdict: Manifest | str) -> dict[str, Any]:
+def _facts(path: Place, verdict: Manifest | str) -> dict[str, Any]:
     if isinstance(verdict, str):
         return {"path": str(path), "whole": False, "why": verdict}
     return {

@@ -146,7 +146,7 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
     metavar="STEPS",
     help="How often workers compare their weights.",
 )
-@click.option("--checkpoint", metavar="DIR", help="Write checkpoints to this folder.")
+@click.option("--checkpoint", metavar="DIR", help="Write checkpoints to this folder, or to s3://bucket/folder.")
 @click.option(
     "--checkpoint-every", default="5m", show_default=True, metavar="TIME|STEPS", help="How often, as 5m or 500steps."
 )

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.checkpoint.claims import claim
 from shoal.cluster import folders
 from shoal.cluster.messages import End
 from shoal.errors import UsageError
 from shoal.launch import environment, logs, report
+from shoal.launch.checkpoint_choice import claimed_by
 from shoal.launch.companion import Companion
 from shoal.launch.devices.reading import read_inventory
 from shoal.launch.live_line import LiveLine
@@ -60,7 +60,7 @@ def start(request: LaunchRequest, environ: Mapping[str, str], cores: tuple[int, 
     with contextlib.ExitStack() as stack:
         claimed = None
         if request.checkpoint is not None:
-            claimed = stack.enter_context(claim(Path(request.checkpoint).absolute(), run, say))
+            claimed = stack.enter_context(claimed_by(request.checkpoint, run))
         shell = None
         if request.ray is not None:
             wish = RayWish(request.ray, request.workers or None, request.threads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from shoal.checkpoint.addresses import place_of
 from shoal.checkpoint.drafts import step_of
 from shoal.cluster.messages import End
 from shoal.config import RunConfig, Servers
@@ -38,7 +39,7 @@ def summary(end: End, config: RunConfig) -> str:
     if work.is_nothing:
         return "" if config.is_plain else _untrained(end)
     calls = ", ".join(_count(number, _CALLS.get(name, f"{name} call")) for name, number in work.calls.items())
-    begun = step_of(Path(config.resume)) if config.resume else None
+    begun = step_of(place_of(config.resume)) if config.resume else None
     steps = _count(work.steps, "step") + (f", from step {begun:,} on" if begun else "")
     trained = [steps, _count(work.samples, "sample")] if work.steps else ["nothing was trained"]
     done = f"shoal: {' · '.join([*([calls] if calls else []), *trained, _workers(end, config)])}"

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shoal.checkpoint.claims import claim
 from shoal.errors import UsageError
 from shoal.launch.agent import HostPart, attend
+from shoal.launch.checkpoint_choice import claimed_by
 from shoal.launch.local import Ended, launch
 from shoal.launch.outputs import say
 from shoal.launch.places import PlaceAsker, ScriptHere
@@ -77,7 +77,7 @@ def _lead(task: Task, key: RunKey, environ: Mapping[str, str], cores: tuple[int,
     with contextlib.ExitStack() as stack:
         claimed = None
         if request.checkpoint is not None:  # locked before anybody looks into it
-            claimed = stack.enter_context(claim(Path(request.checkpoint).absolute(), run, say))
+            claimed = stack.enter_context(claimed_by(request.checkpoint, run))
         return launch(make_plan(request, environ, cores, run, ("worker-0",)), environ, claimed, key=key)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from shoal import hook
+from shoal.checkpoint.addresses import place_of
 from shoal.checkpoint.resumed import look_into
 from shoal.cluster.announcements import Announcements
 from shoal.cluster.asking import ask
@@ -90,7 +91,7 @@ class Session:
         self.recorder = coordinator_link.recorder if coordinator_link is not None else Recorder(ring=0)
         self.calls = Calls(
             coordinator_link,
-            look_into(Path(config.resume)) if config.resume is not None else None,
+            look_into(place_of(config.resume)) if config.resume is not None else None,
             lambda: self.worker_group.is_late,
             self.record,
             lambda: self.takes_part,

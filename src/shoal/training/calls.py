@@ -12,12 +12,12 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 import numpy as np
 
+from shoal.checkpoint.addresses import Place
 from shoal.checkpoint.resumed import Resumed
 from shoal.clock import Deadline
 from shoal.cluster.coordinator_link import CoordinatorLink
@@ -190,7 +190,7 @@ class Calls:
         """Whether the run goes on from a checkpoint."""
         return self._resumed is not None
 
-    def resumes(self, call: int) -> Path | None:
+    def resumes(self, call: int) -> Place | None:
         """The checkpoint to go on from, if it was taken in this call."""
         return self._resumed.path if self._resumed is not None and self._resumed.call == call else None
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
+from shoal.checkpoint.addresses import Place
 from shoal.collectives.group import Result
 from shoal.errors import Diverged, UsageError
 from shoal.observe.phases import Phase
@@ -157,7 +157,7 @@ class AbstractTraining(ABC):
         if resumed is not None:
             self._go_to(resumed, served)
 
-    def _go_to(self, resumed: Path, served: bool) -> None:
+    def _go_to(self, resumed: Place, served: bool) -> None:
         self._run.record(Phase.RESUMING, f"from {resumed}")
         try:
             tables = self._prepared.tables_in_checkpoint()
@@ -167,7 +167,7 @@ class AbstractTraining(ABC):
             raise cannot_resume(resumed, error) from error
         self._resumed_at = self._at.trained
 
-    def _read(self, checkpoint: Path, expected: Expected) -> Result:
+    def _read(self, checkpoint: Place, expected: Expected) -> Result:
         """A checkpoint, for `take`. Collective."""
         return resume(self._run.worker_group, checkpoint, expected)
 

@@ -8,10 +8,10 @@ piece next, whoever they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import msgspec
 
+from shoal.checkpoint.addresses import Place
 from shoal.checkpoint.read import describe, load
 from shoal.checkpoint.tensor_names import TensorName, kind_of_left_out, left_out_of
 from shoal.strategies.allreduce import Reduction
@@ -32,7 +32,7 @@ def left_out_tensors(reductions: Sequence[Reduction]) -> dict[str, Array]:
     }
 
 
-def resume_left_out(run: Run, path: Path, reductions: Sequence[Reduction]) -> None:
+def resume_left_out(run: Run, path: Place, reductions: Sequence[Reduction]) -> None:
     """Go on with what a checkpoint has of it. Collective. UsageError, on all, if it is of other gradients."""
     sizes = tuple(reduction.sizes_left_out for reduction in reductions)
 
@@ -54,7 +54,7 @@ def resume_left_out(run: Run, path: Path, reductions: Sequence[Reduction]) -> No
         reduction.go_on_with(lambda pieces, part=part: _read(path, part, pieces))  # type: ignore[misc]
 
 
-def _differences(path: Path, expected: Sizes) -> tuple[bool, str]:
+def _differences(path: Place, expected: Sizes) -> tuple[bool, str]:
     """Whether a checkpoint has something, and why it does not fit."""
     found: dict[tuple[int, int], dict[int, int]] = {}
     for name, shape in describe(path).shapes.items():
@@ -70,7 +70,7 @@ def _differences(path: Path, expected: Sizes) -> tuple[bool, str]:
     return bool(found), ""
 
 
-def _read(path: Path, part: int, pieces: Iterable[int]) -> dict[int, list[Array]]:
+def _read(path: Place, part: int, pieces: Iterable[int]) -> dict[int, list[Array]]:
     """By piece, of those that have left out something."""
     wanted = {kind_of_left_out(part, piece): piece for piece in pieces}
     found: dict[int, dict[int, Array]] = {}

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from shoal.checkpoint.addresses import Place
 from shoal.checkpoint.tensor_names import OUTER, TensorName, kind_of_replica, kind_of_replicas_weights
 from shoal.codecs.codec import AS_THEY_ARE
 from shoal.collectives.group import AbstractGroup, Result
@@ -121,7 +121,7 @@ class LocalTraining(AbstractTrainingTogether):
             self._resume_replicas(path)
             resume_left_out(self._run, path, self._reductions)
 
-    def _resume_replicas(self, path: Path) -> None:
+    def _resume_replicas(self, path: Place) -> None:
         """Go on with what a checkpoint has of the replicas. Collective."""
         numbers = list(self._numbers().values())
         weights = [(variable.path, tuple(variable.shape)) for variable in self._states.weights]

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from shoal.checkpoint.addresses import Place, place_of
 from shoal.checkpoint.read import describe, newest_whole
 from shoal.collectives.group import AbstractGroup, Result
 from shoal.collectives.layout import Vector
@@ -150,7 +150,7 @@ class PipelinedTraining(AbstractStepwiseTraining):
         self._engine.set_progress(arrays[:count])
         self._engine.write(shared, arrays[count:])
 
-    def _read(self, checkpoint: Path, expected: Expected) -> Result:
+    def _read(self, checkpoint: Place, expected: Expected) -> Result:
         variables = self._optimizer.own.variables
         shared = {id(variable) for variable in self._stages.shared()}
         numbers = [number for number, variable in enumerate(variables) if id(variable) in shared]
@@ -183,13 +183,13 @@ class PipelinedTraining(AbstractStepwiseTraining):
             raise lost
         self._saver.give_up()
         self._source.end(self._at.step)
-        folder = Path(saving.folder)
+        folder = place_of(saving.folder)
         told = run.worker_group.gather(
             "fit: the checkpoint to go back to", lambda group: _last_of(folder, self._call, group)
         )
         if not told.chiefs:
             raise lost
-        path, at = Path(told.chiefs.decode()), self._at.total
+        path, at = place_of(told.chiefs.decode()), self._at.total
         self._held.start(told.members, self._speeds)
         self._balances = [Balance.start()] * self._count
         self._newcomers, self._leavers, self._save_next = (), (), False
@@ -383,7 +383,7 @@ class _CommittedStep(msgspec.Struct, frozen=True, array_like=True):
     placement: StagePlacement
 
 
-def _last_of(folder: Path, call: int, group: AbstractGroup) -> bytes:
+def _last_of(folder: Place, call: int, group: AbstractGroup) -> bytes:
     """The chief's word: the newest checkpoint that was taken in this call; empty if there is none."""
     if group.rank:
         return b""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from shoal.checkpoint.addresses import Place
 from shoal.checkpoint.manifest import Manifest
 from shoal.checkpoint.read import describe, load
 from shoal.checkpoint.resumed import to_bytes
@@ -53,7 +53,7 @@ class Expected(NamedTuple):
     shared: Sequence[int] = ()  # the numbers of its variables that every worker of a pipeline has
 
 
-def resume(worker_group: WorkerGroup, path: Path, expected: Expected) -> Result:
+def resume(worker_group: WorkerGroup, path: Place, expected: Expected) -> Result:
     """The state in a checkpoint, for `Training.take`. The chief reads it and passes it on. Collective.
 
     A UsageError, on all workers, if it is of another model.
@@ -72,7 +72,7 @@ def resume(worker_group: WorkerGroup, path: Path, expected: Expected) -> Result:
     return Result(values, arrays)
 
 
-def resume_by_stage(worker_group: WorkerGroup, path: Path, expected: Expected, load_stages: LoadStages) -> Result:
+def resume_by_stage(worker_group: WorkerGroup, path: Place, expected: Expected, load_stages: LoadStages) -> Result:
     """The same in a pipeline: what is no part of a stage; and within the act, each stage for those who hold it."""
 
     def act(group: AbstractGroup) -> Result:
@@ -90,13 +90,13 @@ def resume_by_stage(worker_group: WorkerGroup, path: Path, expected: Expected, l
     return Result(values, arrays)
 
 
-def cannot_resume(path: Path, why: str | Diverged) -> UsageError:
+def cannot_resume(path: Place, why: str | Diverged) -> UsageError:
     return UsageError(
         f"can't resume from {path}: {why}. Resume with the script, and the arguments, that it comes from."
     )
 
 
-def _read(path: Path, expected: Expected) -> Result:
+def _read(path: Place, expected: Expected) -> Result:
     """Whether it is of another model, the position, what callbacks remember; and the arrays in the engine's order."""
     manifest, engine = describe(path), expected.engine
     wrong = differences(_of_model(expected), _of_checkpoint(manifest))
@@ -127,7 +127,7 @@ def _read(path: Path, expected: Expected) -> Result:
     return Result([b"", position.encode(at, len(state)), to_bytes(manifest.header["callbacks"])], [*state, *callbacks])
 
 
-def _read_apart(path: Path, expected: Expected) -> Result:
+def _read_apart(path: Place, expected: Expected) -> Result:
     """As `_read`, without what stages hold: metrics, random numbers, and what all have of the optimizer."""
     manifest = describe(path)
     wrong = differences(_of_model(expected), _of_checkpoint(manifest))
@@ -159,7 +159,7 @@ class KeptReplicas(NamedTuple):
 
 def resume_replicas(
     worker_group: WorkerGroup,
-    path: Path,
+    path: Place,
     replicas: int,
     numbers: Sequence[int],
     outer: Sequence[Named],
@@ -189,7 +189,7 @@ def resume_replicas(
 
 
 def _read_replicas(
-    path: Path, replicas: int, numbers: Sequence[int], outer: Sequence[Named], weights: Sequence[Named]
+    path: Place, replicas: int, numbers: Sequence[int], outer: Sequence[Named], weights: Sequence[Named]
 ) -> Result:
     """Whether they do not fit; and the arrays: the outer optimizer's, and each replica's."""
     shapes = describe(path).shapes

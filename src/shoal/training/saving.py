@@ -12,11 +12,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from shoal.checkpoint.addresses import place_of
 from shoal.checkpoint.divide import divide
 from shoal.checkpoint.drafts import Draft, step_of
 from shoal.checkpoint.manifest import CheckpointPart
@@ -75,7 +75,7 @@ class Saver:
         self._asked = run
         self._happened = run.happened
         self._counters = run.counters
-        self._folder = Path(saving.folder)
+        self._folder = place_of(saving.folder)
         self._schedule = parse(saving.every)
         self._keep = saving.keep
         self._run = saving.run

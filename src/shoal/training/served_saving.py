@@ -7,15 +7,16 @@ checkpoint of all their parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import msgspec
 
-from shoal.checkpoint.drafts import Draft, checkpoints
+from shoal.checkpoint.addresses import Place, place_of
+from shoal.checkpoint.drafts import Draft
 from shoal.checkpoint.manifest import CheckpointPart
 from shoal.checkpoint.publish import NotWritten
 from shoal.checkpoint.read import describe
 from shoal.checkpoint.resumed import look_into
+from shoal.checkpoint.storage.choice import storage_of
 from shoal.checkpoint.writer import Writer, Written
 from shoal.config import Saving
 from shoal.errors import BadCheckpoint, UsageError
@@ -83,7 +84,7 @@ class CheckpointShardWriter:
         for number, tensors in shards.items():
             arrays |= self._arrays_of(number, tensors)
         try:
-            self._writer.begin(Draft(Path(draft.folder), draft.run, draft.step, draft.view), place, arrays)
+            self._writer.begin(Draft(place_of(draft.folder), draft.run, draft.step, draft.view), place, arrays)
         except UsageError as error:
             return str(error)
         return ""
@@ -100,11 +101,11 @@ class CheckpointShardWriter:
         self._writer.close()
 
 
-def restore(saving: Saving | None, call: int, resumed: Path | None, read: Callable[[Path], None]) -> bool:
+def restore(saving: Saving | None, call: int, resumed: Place | None, read: Callable[[Place], None]) -> bool:
     """Has a shard read what the last checkpoint of this fit has for it: of this run, or of the one that it goes on
     from. Whether there is one.
     """
-    for path in checkpoints(Path(saving.folder)) if saving is not None else []:
+    for path in storage_of(place_of(saving.folder)).checkpoints() if saving is not None else []:
         try:
             if saving is not None and describe(path).run == saving.run and look_into(path).call == call:
                 read(path)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 
+from shoal.checkpoint.addresses import Place
 from shoal.observe.phases import Phase
 from shoal.strategies.notes import Note, leavers, newcomers
 from shoal.training.fit_loop import AbstractTraining
@@ -51,7 +51,7 @@ class AbstractTrainingTogether(AbstractTraining):
     def _start(self) -> None:
         """All have the chief's state: go to where a checkpoint was taken, if there is one, and make ready."""
 
-    def _go_to(self, resumed: Path, served: bool) -> None:
+    def _go_to(self, resumed: Place, served: bool) -> None:
         super()._go_to(resumed, served)
         if self._saver is not None:
             self._saver.resumed(self._at.trained)

@@ -9,9 +9,9 @@ import contextlib
 import weakref
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from shoal.checkpoint.addresses import Place
 from shoal.checkpoint.read import describe
 from shoal.checkpoint.resumed import to_bytes
 from shoal.codecs.codec import AS_THEY_ARE
@@ -58,7 +58,7 @@ class KeptShards:
         self.updated: weakref.WeakKeyDictionary[Any, _Updated] = weakref.WeakKeyDictionary()  # by optimizer
         self.rows: weakref.WeakKeyDictionary[Any, _Parts] = weakref.WeakKeyDictionary()  # by layer
         # By optimizer: the checkpoint that the run goes on from, if that fit was over in it: nothing was updated.
-        self.saved: weakref.WeakKeyDictionary[Any, Path] = weakref.WeakKeyDictionary()
+        self.saved: weakref.WeakKeyDictionary[Any, Place] = weakref.WeakKeyDictionary()
 
 
 def serve(run: Run, model: Any, prepared: Prepared, servers: Servers, scales: bool, call: int) -> None:
@@ -118,7 +118,7 @@ class _Files(NamedTuple):
     """Checkpoints that a server writes to, or begins from."""
 
     whole: WholeOptimizer
-    read_last: Callable[[Callable[[Path], None]], bool]  # has it read what the last one has, if there is one
+    read_last: Callable[[Callable[[Place], None]], bool]  # has it read what the last one has, if there is one
 
 
 class _TableParts:
@@ -235,7 +235,7 @@ class _Shards:
         return ShardTensors(state, read)
 
 
-def _ledger(resumed: Path | None) -> Ledger:
+def _ledger(resumed: Place | None) -> Ledger:
     """What was counted already in the epoch that a checkpoint was taken in."""
     if resumed is None:
         return Ledger()

@@ -8,12 +8,12 @@ servers reads like any other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
+from shoal.checkpoint.addresses import Place
 from shoal.checkpoint.read import load
 from shoal.checkpoint.tensor_names import OPTIMIZER, Piece, TensorName
 from shoal.errors import CannotDistribute
@@ -133,7 +133,7 @@ def to_write(whole: WholeOptimizer, state: ShardState, is_first: bool) -> dict[s
     }
 
 
-def read_into(whole: WholeOptimizer, state: ShardState, path: Path) -> None:
+def read_into(whole: WholeOptimizer, state: ShardState, path: Place) -> None:
     """Gives a shard's optimizer its part of a checkpoint's state. By index: automatic names may differ."""
     slots = whole.slots(state.optimizer, state.held)
     wanted = {slot.number for slot in slots}

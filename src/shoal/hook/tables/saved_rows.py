@@ -6,10 +6,10 @@ Where there are other parts than those that were written, each takes its rows fr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 
+from shoal.checkpoint.addresses import Place
 from shoal.checkpoint.read import describe, load
 from shoal.checkpoint.tensor_names import TablePart, table_part_of
 from shoal.errors import CannotDistribute
@@ -28,7 +28,7 @@ def to_write(number: int, table: Table, part: int, held: RowTable) -> dict[str, 
     return {prefix + name: array for name, array in named.items()}
 
 
-def read_into(number: int, table: Table, part: int, held: RowTable, path: Path) -> None:
+def read_into(number: int, table: Table, part: int, held: RowTable, path: Place) -> None:
     """Gives a part of a table the rows that a checkpoint has for it. By number: automatic names may differ."""
     places = sorted(
         {place for name in describe(path).shapes if (place := table_part_of(name)) and place.number == number}
@@ -56,7 +56,7 @@ def _is(name: str, number: int, field: str) -> bool:
     return place is not None and place.number == number and name == place.prefix + field
 
 
-def _read(path: Path, place: TablePart) -> SavedRows:
+def _read(path: Place, place: TablePart) -> SavedRows:
     found = load(path, lambda name: name.startswith(place.prefix)).arrays
     named = {name.removeprefix(place.prefix): array for name, array in found.items()}
     kept = sorted((name for name in named if name.startswith("kept ")), key=_number)
