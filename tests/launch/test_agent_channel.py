@@ -26,7 +26,7 @@ PLACE = ProcessPlan("worker-1", (), {})
 
 
 class _Nowhere(AbstractRunElsewhere):
-    def ask(self) -> JoinerPlace:
+    def ask(self, role: str) -> JoinerPlace:
         raise AssertionError("nobody asks")
 
     def prepare(self, place: JoinerPlace) -> None:
@@ -136,7 +136,7 @@ class _Keeper:
 class _Elsewhere(AbstractRunElsewhere):
     """Whose coordinator gives places itself."""
 
-    def ask(self) -> JoinerPlace:
+    def ask(self, role: str) -> JoinerPlace:
         return JoinerPlace("worker-7", RunConfig("r", 2, 1, "jax", "train.py"))
 
     def prepare(self, place: JoinerPlace) -> None:

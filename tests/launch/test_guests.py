@@ -86,7 +86,7 @@ class _Run(AbstractRunElsewhere):
         self.prepared: list[str] = []
         self._refuses = refuses
 
-    def ask(self) -> JoinerPlace:
+    def ask(self, role: str) -> JoinerPlace:
         assert self.may.wait(20.0)
         if self._refuses:
             raise UsageError("can't reach the run")

@@ -15,14 +15,20 @@ from .launched import World, eventually
 from .sshd import SSHD, Sshd
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
-EPOCHS = 10
+EPOCHS, LONG = 10, 150
 SLOW = 150.0  # seconds in which a framework has been imported three times, on a machine that does much else
 OTHERS = ("second", "third")
 LISTED = ",".join(f"{host}:1" for host in (FIRST, *OTHERS))
 
 
 @pytest.fixture
-def hosts(world: World) -> Iterator[Hosts]:
+def sshds() -> dict[str, Sshd]:
+    """Of the hosts that there are, but the first."""
+    return {}
+
+
+@pytest.fixture
+def hosts(world: World, sshds: dict[str, Sshd]) -> Iterator[Hosts]:
     """Three, with an sshd on all but the first."""
     if not may_make_hosts():
         pytest.skip("needs root and network namespaces")
@@ -30,12 +36,10 @@ def hosts(world: World) -> Iterator[Hosts]:
         pytest.skip("needs an sshd: apt install openssh-server")
     with Hosts(3) as made:
         world.prefix = ["ip", "netns", "exec", made.names[0]]
-        sshds = [
-            Sshd(world, made.names[number], name=name, address=address_of(number))
-            for number, name in enumerate(OTHERS, 1)
-        ]
+        for number, name in enumerate(OTHERS, 1):
+            sshds[name] = Sshd(world, made.names[number], name=name, address=address_of(number))
         yield made
-        for sshd in sshds:
+        for sshd in sshds.values():
             sshd.close()
 
 
@@ -104,4 +108,33 @@ def test_the_first_host_is_lost_and_training_goes_on_with_the_same_bits(world: W
     assert told_after(world) < 10.0, "of a busy machine, too: 3 s of silence, and 1 s for hosts that are there"
     eventually(lambda: re.search(r"^weights \w+$", said(world), re.M), "another chief comes to the end", SLOW)
     assert alone.out.strip() in said(world)
+    eventually(lambda: not world.processes(), "nobody is left")
+
+
+@pytest.mark.timeout(400)
+def test_a_host_with_servers_is_lost_and_comes_back_with_the_same_bits(
+    world: World, hosts: Hosts, sshds: dict[str, Sshd]
+) -> None:
+    """Each of two hosts has a worker and two servers. All of the second one ends at once; later it is there again."""
+    words = ("run", "--backend", "torch", "--pieces", 4, "--threads", 1)
+    alone = world.shoal(*words, "-n", 1, SCRIPTS / "lost_host.py", LONG)
+    assert alone.process.wait(SLOW) == 0, alone.err
+    served = ("--strategy", "ps", "--servers", 4, "--staleness", 0, "--hosts", f"{FIRST}:1,second:1")
+    run = world.shoal(*words, *served, SCRIPTS / "lost_host.py", LONG, world.folder)
+    eventually(lambda: epochs(world) >= 2, "it trains", SLOW)
+    assert "(1 + 2 servers), second (1 + 2 servers)" in run.err
+    hosts.kill(1)
+    eventually(lambda: "every shard has 2 copies again" in run.err, "copies are made anew", SLOW)
+    assert "shards have copies on the same host" in run.err, "which is told"
+    before = epochs(world)
+    eventually(lambda: epochs(world) > before, "it trains on", SLOW)
+    hosts.plug("up", 1)
+    sshds["second"].start_again()
+    eventually(lambda: "second is back, with worker-2, server-4, server-5" in run.err, "it is taken in", SLOW)
+    eventually(lambda: "the copies of every shard are on different hosts again" in run.err, "shards move", SLOW)
+    world.tell("hurry")
+    assert run.process.wait(SLOW) == 0, run.err
+    assert re.search(r"^weights \w+$", run.out, re.M)
+    assert alone.out.strip() in run.out
+    assert "was lost with" not in run.err, "no shard has gone back"
     eventually(lambda: not world.processes(), "nobody is left")

@@ -278,8 +278,8 @@ def test_modules_are_found_without_being_imported(environ, tmp_path, monkeypatch
         ({**PS, "staleness": "-1"}, "--staleness -1: expected 0, a number of updates, or inf"),
         ({**PS, "staleness": "1.5"}, "--staleness 1.5: expected 0, a number of updates, or inf"),
         ({**PS, "staleness": "much"}, "--staleness much: expected 0, a number of updates, or inf"),
-        ({**PS, "address": "127.0.0.1:0"}, "--address and --key-file are for workers on other hosts"),
-        ({**PS, "key_file": "ticket"}, "--address and --key-file are for workers on other hosts"),
+        ({**PS, "address": "127.0.0.1:0"}, "--address and --key-file are for workers that join"),
+        ({**PS, "key_file": "ticket"}, "--address and --key-file are for workers that join"),
         ({"workers": 2, "address": "2001:db8::1:4321"}, r"an IPv6 address stands in brackets"),
         ({"workers": 2, "address": "no.such.host.invalid:1"}, "there is no host 'no.such.host.invalid'"),
         (

@@ -1,6 +1,6 @@
 """Trains a small model for some epochs, prints the weights' hash; slowly, if there is a folder to tell how far it is.
 
-lost_host.py EPOCHS [FOLDER]
+lost_host.py EPOCHS [FOLDER]     until there is a file `hurry` in it
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ epochs, folder = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None
 
 class Told(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
-        time.sleep(0.05 if folder else 0.0)
+        time.sleep(0.05 if folder and not (Path(folder) / "hurry").exists() else 0.0)
 
     def on_epoch_end(self, epoch: int, logs: object = None) -> None:
         if folder:

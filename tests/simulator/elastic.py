@@ -268,6 +268,7 @@ class Simulation:
         self.most = plan.workers
         self.fired: list[str] = []
         self._places: dict[str, int] = {}
+        self._hosts: dict[str, int] = {}  # of each member
         self._exits: dict[str, int | None] = {}  # of all workers; None: it lives
         self._restarts: dict[int, int] = {}
         start = 0.01 if plan.at_own_pace else 0.5
@@ -358,9 +359,13 @@ class Simulation:
 
     # Starting workers -------------------------------------------------------------------------------
 
-    def _start(self, place: int, after: float, first: bool = False, role: str = "worker") -> None:
-        name = f"{role}-{sum(role_of(other) == role for other in self._places)}"
+    def _start(
+        self, place: int, after: float, first: bool = False, role: str = "worker", host: int | None = None
+    ) -> None:
+        number = sum(role_of(other) == role for other in self._places)
+        name = f"{role}-{number}"
         self._places[name] = place
+        self._hosts[name] = number % self.plan.hosts if host is None else host
         self._exits[name] = None
         if not first:
             self.coordinator.happen(Started(name))
@@ -384,7 +389,7 @@ class Simulation:
         if self.plan.servers:
             if self._left:
                 self._left -= 1
-                self._start(-1, RESTART, role=role_of(name))
+                self._start(-1, RESTART, role=role_of(name), host=self._hosts[name])
             return
         if self._restarts.get(place, 0) >= self.plan.restarts:
             return
@@ -409,7 +414,8 @@ class Simulation:
         try:
             address = f"unix:{process.name}"
             number = int(process.name.rpartition("-")[2])
-            me = Member(process.name, role_of(process.name), 100 + number, "here", "this one", address)
+            machine = "this one" if self.plan.hosts == 1 else f"host {self._hosts[process.name]}"
+            me = Member(process.name, role_of(process.name), 100 + number, "here", machine, address)
             find = lambda deadline: COORDINATOR  # noqa: E731
             coordinator_link = CoordinatorLink.join(COORDINATOR, None, me, IDENTITY, self.config.deadlines, find=find)  # type: ignore[arg-type]
             run = Session(process.name, self.config, coordinator_link, process.listener, "key")  # type: ignore[arg-type]
@@ -497,6 +503,21 @@ class Simulation:
             return self._left > 0 or any(role_of(id) == "server" for id in here)
         return _covers(placement, here)
 
+    def _lose_host(self, host: int) -> None:
+        """With everybody on it, when copies have had time to be where they belong: nothing may be lost then."""
+        doomed = {id for id in self._here() if self._hosts[id] == host}
+        here, placement = self._here() - doomed, self.placement
+        if self.view is None or placement is None or not self.coordinator.alive:
+            return
+        has_worker = any(worker.id in here for worker in self.view.workers)
+        has_server = any(id in here for id in placement.servers)
+        copied = all(len(view.backups) + 1 >= placement.replicas and not view.newcomers for view in placement.views)
+        if has_worker and has_server and copied and placement.is_settled:
+            self.fired.append("host")
+            for name in doomed:
+                self.harmed.add(name)
+                self.world.processes[name].kill(-9)
+
     def _here(self) -> set[str]:
         """Who lives, and is not stopped for so long that it is given up."""
         processes = self.world.processes
@@ -536,6 +557,9 @@ class Simulation:
             self.coordinator.happen(Said(NOBODY, ScaleRequest(fault.workers)))
         process = self._resolve(fault.who, fault.shard)
         if process is None or self.membership.end is not None or fault.kind == "scale":
+            return
+        if fault.kind == "host":
+            self._lose_host(self._hosts[process.name])
             return
         silence = self.config.deadlines.silence
         is_loss = fault.kind == "kill" or (fault.kind == "pause" and fault.seconds > silence * 0.7)

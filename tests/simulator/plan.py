@@ -82,6 +82,7 @@ class Plan:
     repeated: float = 0.0  # of what is said about shards
     setbacks: bool = False  # faults may take a shard's last replica
     saves: bool = False  # checkpoints may be due
+    hosts: int = 1  # over which members are spread in turns; each may be lost with all of its members
     faults: tuple[Fault, ...] = ()
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shoal.checkpoint.resumed import to_bytes
@@ -480,8 +481,15 @@ class ObservedDirector(Director):
     def training(self) -> Training | None:
         return self._state.training
 
-    def take(self, workers: Collection[str], servers: Mapping[str, str], expected: int, now: float) -> list[Wish]:
-        return self._tell(super().take(workers, servers, expected, now))
+    def take(
+        self,
+        workers: Collection[str],
+        servers: Mapping[str, str],
+        expected: int,
+        now: float,
+        hosts: Mapping[str, str] = MappingProxyType({}),
+    ) -> list[Wish]:
+        return self._tell(super().take(workers, servers, expected, now, hosts))
 
     def hear(self, sender: str, content: bytes, now: float) -> list[Wish]:
         return self._tell(super().hear(sender, content, now))

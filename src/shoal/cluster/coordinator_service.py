@@ -39,8 +39,17 @@ class ServiceLog:
 class CoordinatorService(Protocol):
     """One coordinator service of a run."""
 
-    def take(self, workers: Collection[str], servers: Mapping[str, str], expected: int, now: float) -> Sequence[Wish]:
-        """Who is there: the view's workers, the servers and their addresses, and how many servers may be there soon."""
+    def take(
+        self,
+        workers: Collection[str],
+        servers: Mapping[str, str],
+        expected: int,
+        now: float,
+        hosts: Mapping[str, str],
+    ) -> Sequence[Wish]:
+        """Who is there: the view's workers, the servers and their addresses, how many servers may be there soon, and on
+        which host each server is.
+        """
 
     def hear(self, sender: str, content: bytes, now: float) -> Sequence[Wish]:
         """A member has said something. BadFrame if it is no message to this service."""

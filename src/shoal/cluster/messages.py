@@ -22,7 +22,7 @@ from shoal.cluster.succession.succession_messages import (
     RecordKept,
     StillCoordinating,
 )
-from shoal.cluster.view import Member, View
+from shoal.cluster.view import Member, Role, View
 from shoal.config import RunConfig
 from shoal.observe.chart import ShownLogs
 from shoal.observe.counters import WorkerFigures
@@ -273,14 +273,15 @@ class CheckpointRequest(Message, frozen=True):
 
 
 class PlaceRequest(Message, frozen=True):
-    """Joining host -> coordinator: one more worker could come. Answered with Place or Answer."""
+    """Joining host -> coordinator: one more worker could come, or a server. Answered with Place or Answer."""
 
     member: str = ""  # the place of one who is expected and has not come; empty: any
     own: bool = False  # on a host that the run was started on: it is no guest
+    role: Role = "worker"
 
 
 class JoinerPlace(Message, frozen=True):
-    """Coordinator -> joining host: the worker's id and the run's settings."""
+    """Coordinator -> joining host: the member's id and the run's settings."""
 
     member: str
     config: RunConfig

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import msgspec
+
+from shoal.wire.addresses import TcpAddress, TlsAddress
+from shoal.wire.addresses import parse as parse_address
 
 Role = Literal["worker", "server", "coordinator"]
 
@@ -33,6 +36,22 @@ class Member(msgspec.Struct, frozen=True):
     def number(self) -> int:
         """The number in a worker's id. "worker-10" comes after "worker-2"."""
         return number_of(self.id)
+
+
+def host_of(member: Member) -> str:
+    """What is lost with it when its host is: the same for all members of one host.
+
+    Members on several hosts listen at their host's address, which the others can tell from theirs. Those on one listen
+    at unix sockets.
+    """
+    return _host_at(member.address) or member.machine
+
+
+@lru_cache(maxsize=1024)
+def _host_at(address: str) -> str:
+    """Empty, if it is no address that other hosts could reach."""
+    where = parse_address(address) if address.startswith(("tcp:", "tls:")) else None
+    return where.host if isinstance(where, TcpAddress | TlsAddress) else ""
 
 
 def role_of(id: str) -> Role:

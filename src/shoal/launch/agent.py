@@ -14,10 +14,11 @@ from pathlib import Path
 
 from shoal.cluster import coordinator_address, folders
 from shoal.cluster.messages import End, JoinerPlace
+from shoal.cluster.view import Role, role_of
 from shoal.config import RUN_FILE, RunConfig
 from shoal.launch import environment
 from shoal.launch import logs as log_files
-from shoal.launch.devices.assignment import assign_like, environment_of
+from shoal.launch.devices.assignment import assign_like, environment_of, environment_without
 from shoal.launch.devices.reading import for_backend, read_inventory
 from shoal.launch.outputs import Outputs, say
 from shoal.launch.places import PlaceAsker
@@ -78,21 +79,27 @@ def attend(
 
 
 def plans_of(part: HostPart, environ: Mapping[str, str], cores: Sequence[int]) -> list[ProcessPlan]:
-    """Of its workers: each with cores of its own, if there are enough, and as many devices as the run's others have."""
+    """Of its workers: each with cores of its own, if there are enough, and as many devices as the run's others have.
+
+    Servers have no device, and compute where there is room.
+    """
     config = part.config
     own = environment.of_worker({**environ, BACKEND: config.backend}, config.threads, True, config.seed)
-    slots = part.slots or len(part.members)
-    pinned = slots * config.threads <= len(cores)
+    workers = [id for id in part.members if role_of(id) == "worker"]
+    servers = [id for id in part.members if role_of(id) == "server"]
+    slots = part.slots or len(workers)
+    pinned = slots * config.threads + len(servers) <= len(cores)
     inventory = for_backend(read_inventory(environ), config.backend, environ)
     given = assign_like(config.devices, inventory, slots, config.backend)
-    return [
+    plans = [
         ProcessPlan(
             id,
             share(tuple(cores), config.threads, number) if pinned else (),
             own | environment_of(given, number, inventory, environ),
         )
-        for number, id in enumerate(part.members, part.first_slot)
+        for number, id in enumerate(workers, part.first_slot)
     ]
+    return [*plans, *(ProcessPlan(id, (), own | environment_without(given)) for id in servers)]
 
 
 def log_folder(config: RunConfig, environ: Mapping[str, str]) -> Path:
@@ -117,8 +124,8 @@ class _JoinedRun(AbstractRunElsewhere):
         self._folder = folder
         self._config = config
 
-    def ask(self) -> JoinerPlace:
-        return self._asker.ask(patient=True)
+    def ask(self, role: Role) -> JoinerPlace:
+        return self._asker.ask(patient=True, role=role)
 
     def prepare(self, place: JoinerPlace) -> None:
         if place.config != self._config:  # this machine has another address now

@@ -124,7 +124,11 @@ def supervise(
     kept_logs = logs.Logs(logs_folder, say)
     supervision = Supervision(plan.members, plan.max_restarts, SAVING if config.saving is not None else ENDING)
     # All that are expected, those of other hosts too: whoever is started later gets another number.
-    expected = (f"worker-{number}" for number in range(config.workers))
+    servers = config.servers.count if config.servers is not None else 0
+    expected = [
+        *(f"worker-{number}" for number in range(config.workers)),
+        *(f"server-{number}" for number in range(servers)),
+    ]
     members = list(dict.fromkeys([*expected, *(member.id for member in plan.members)]))
     elected = hosted is not None and hosted.prepare(folder, config)
     with (

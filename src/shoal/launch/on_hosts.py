@@ -17,7 +17,8 @@ from pathlib import Path
 from shoal.cluster.messages import End
 from shoal.cluster.succession.electorate import Electorate
 from shoal.cluster.succession.succession_start import SuccessionStart
-from shoal.config import RunConfig
+from shoal.cluster.view import role_of
+from shoal.config import RunConfig, Servers
 from shoal.errors import UsageError
 from shoal.launch.devices.reading import read_inventory
 from shoal.launch.outputs import say
@@ -27,7 +28,7 @@ from shoal.launch.remote.agents_coordination import AgentsCoordination
 from shoal.launch.remote.channel import HostOrder, HostSuccession, Inquiry
 from shoal.launch.remote.host_facts import look_around
 from shoal.launch.remote.host_keeper import HostKeeper, KeeperPart
-from shoal.launch.remote.host_list import HostSlots, shares
+from shoal.launch.remote.host_list import HostSlots, server_shares, shares
 from shoal.launch.remote.passed_on import passed_on
 from shoal.launch.remote.remote_shell import AbstractRemoteShell, Srun, Ssh
 from shoal.launch.remote.sync import sync, synced_folder
@@ -45,23 +46,28 @@ ON_SPLIT_FIRST, ON_SPLIT_WAIT = "first", "wait"
 
 @dataclass(frozen=True, slots=True)
 class HostPlacement:
-    """Which workers are started where."""
+    """Which workers and servers are started where."""
 
     here: tuple[str, ...]
     elsewhere: Mapping[str, tuple[str, ...]]  # by host; none is empty
 
     @classmethod
-    def of(cls, hosts: tuple[HostSlots, ...], workers: int, is_here: Sequence[bool]) -> HostPlacement:
-        given = shares(hosts, workers)
+    def of(cls, hosts: tuple[HostSlots, ...], workers: int, is_here: Sequence[bool], servers: int = 0) -> HostPlacement:
+        pairs = zip(shares(hosts, workers), server_shares(len(hosts), servers), strict=True)
+        given = [(*of_workers, *of_servers) for of_workers, of_servers in pairs]
         here = tuple(id for ids, own in zip(given, is_here, strict=True) if own for id in ids)
         others = zip(hosts, given, is_here, strict=True)
         return cls(here, {host.name: ids for host, ids, own in others if ids and not own})
 
     def threads(self, cores: Mapping[str, int], here: int) -> int:
         """Of each worker: as many as the tightest host has cores for."""
-        parts = [(ids, cores[host]) for host, ids in self.elsewhere.items()]
-        parts += [(self.here, here)] if self.here else []
-        return max(1, min(number // len(ids) for ids, number in parts))
+        parts = [*((ids, cores[host]) for host, ids in self.elsewhere.items()), (self.here, here)]
+        each = [(sum(role_of(id) == "worker" for id in ids), number) for ids, number in parts]
+        return max(1, min(number // workers for workers, number in each if workers))
+
+    def server_hosts(self) -> int:
+        """On how many hosts there are servers."""
+        return sum(any(role_of(id) == "server" for id in ids) for ids in (self.here, *self.elsewhere.values()))
 
 
 class HostedRun:
@@ -144,8 +150,8 @@ def planned_on_hosts(
     shell = shell or (Srun() if request.by_srun else Ssh())
     places = {host.name: _addresses(host.name, shell) for host in hosts}
     own = [shell.may_be_here and _is_here(host.name, places[host.name]) for host in hosts]
-    placement = HostPlacement.of(hosts, request.workers, own)
-    if request.standby and not placement.here:
+    placement = HostPlacement.of(hosts, request.workers, own, request.servers)
+    if request.standby and not any(role_of(id) == "worker" for id in placement.here):
         raise UsageError("--standby waits on this host, which is not one of --hosts: add it, or leave --standby out.")
     if not placement.elsewhere:
         check_split(replace(request, hosts=None))
@@ -168,9 +174,11 @@ def planned_on_hosts(
         facts = agents.inquire(inquiry, here)
         threads = request.threads or placement.threads({host: told.cores for host, told in facts.items()}, len(cores))
         plan = make_plan(replace(request, threads=threads), environ, cores, run, placement.here, inventory)
-        listed = [f"this one ({len(placement.here)})"] if placement.here else []
-        listed += [f"{host} ({len(ids)})" for host, ids in placement.elsewhere.items()]
+        listed = [f"this one ({_told(placement.here)})"] if placement.here else []
+        listed += [f"{host} ({_told(ids)})" for host, ids in placement.elsewhere.items()]
         say(f"hosts: {', '.join(listed)}, by {shell.program}")
+        if plan.config.servers is not None and (warning := _too_few_hosts(placement, plan.config.servers)):
+            say(warning)
         yield plan, hosted
 
 
@@ -178,6 +186,24 @@ def check_split(request: LaunchRequest) -> None:
     """UsageError if the user has said what hosts are to do that can't reach each other, and there is but one."""
     if request.hosts is None and request.on_split != ON_SPLIT_FIRST:
         raise UsageError("--on-split is for a run on several hosts: name them with --hosts.")
+
+
+def _told(ids: Sequence[str]) -> str:
+    """How many workers, and servers if there are some."""
+    servers = sum(role_of(id) == "server" for id in ids)
+    workers = len(ids) - servers
+    return f"{workers}" if not servers else f"{workers} + {servers} server{'' if servers == 1 else 's'}"
+
+
+def _too_few_hosts(placement: HostPlacement, servers: Servers) -> str | None:
+    """What the user should know who wants more copies than hosts can keep apart."""
+    hosts = placement.server_hosts()
+    if servers.replicas <= hosts:
+        return None
+    what = f"--replicas {servers.replicas}: servers are on {hosts} host{'' if hosts == 1 else 's'}, so "
+    if hosts == 1:
+        return f"{what}all copies of a shard are on the same one, and lost with it. Use --servers 2 or more"
+    return f"{what}some copies of a shard are on the same one. Name more hosts, or use --replicas {hosts}"
 
 
 def _command(on_split: str) -> str | None:

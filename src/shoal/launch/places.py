@@ -11,6 +11,7 @@ import msgspec
 
 from shoal.clock import Deadline
 from shoal.cluster.messages import FROM_COORDINATOR, Answer, JoinerPlace, PlaceRequest
+from shoal.cluster.view import Role
 from shoal.config import RunConfig
 from shoal.errors import UsageError, WireError
 from shoal.launch.outputs import say
@@ -61,12 +62,12 @@ class PlaceAsker:
         self.where, self._name, self._port = there.place, there.host, there.port
         self._pin = there.pin
 
-    def ask(self, patient: bool, member: str = "", within: float = _REACH_WITHIN) -> JoinerPlace:
+    def ask(self, patient: bool, member: str = "", within: float = _REACH_WITHIN, role: Role = "worker") -> JoinerPlace:
         """A place, with the run's settings as they are on this host. Patient: as long as the run can't be reached.
 
         `member`: the place to have, if the run expects somebody there.
         """
-        place, host = self._ask_for_place(patient, member, within)
+        place, host = self._ask_for_place(patient, PlaceRequest(member, self._own, role), within)
         config = msgspec.structs.replace(
             place.config,
             script=self._script.path,
@@ -83,13 +84,13 @@ class PlaceAsker:
         assert self._config is not None
         say(f"joining run {self._config.run} at {self.where} as {', '.join(members)}")
 
-    def _ask_for_place(self, patient: bool, member: str, within: float) -> tuple[JoinerPlace, str]:
+    def _ask_for_place(self, patient: bool, request: PlaceRequest, within: float) -> tuple[JoinerPlace, str]:
         """A place in the run, and this machine's address as the coordinator's host sees it."""
         deadline = Deadline.after(within)
         while True:
             try:
                 with closing(self.connect(Deadline.after(min(_REACH_WITHIN, deadline.left())))) as connection:
-                    answer = _ask(connection, PlaceRequest(member, self._own), deadline)
+                    answer = _ask(connection, request, deadline)
                     if isinstance(answer, JoinerPlace):
                         return answer, connection.local_host()
             except WireError as error:

@@ -98,7 +98,7 @@ def make_plan(
 ) -> LaunchPlan:
     """Check everything and fill in what was left open. UsageError says what to change.
 
-    Who has locked the folder of checkpoints has done it for the run of this id. `here`: the workers that are started on
+    Who has locked the folder of checkpoints has done it for the run of this id. `here`: the members that are started on
     this host, of a run that has others elsewhere. `inventory`: this host's accelerators.
     """
     request = _with_address(request)
@@ -109,8 +109,12 @@ def make_plan(
         request = replace(request, workers=_workers_by_devices(request, environ, inventory))
     _check_counts(request)
     _check_hosts(request)
-    of_workers = here if here is not None else tuple(f"worker-{number}" for number in range(request.workers))
-    check_processes(_counts(request), len(of_workers) + request.standby + request.servers, len(cores))
+    of_workers = tuple(f"worker-{number}" for number in range(request.workers))
+    of_servers = tuple(f"server-{number}" for number in range(request.servers))
+    if here is not None:
+        of_workers = tuple(id for id in of_workers if id in here)
+        of_servers = tuple(id for id in of_servers if id in here)
+    check_processes(_counts(request), len(of_workers) + request.standby + len(of_servers), len(cores))
     _check_one_of("strategy", request.strategy, STRATEGIES)
     _check_one_of("transport", request.transport, TRANSPORTS)
     if request.compress is not None:
@@ -172,7 +176,7 @@ def make_plan(
     # One worker of which nobody asked otherwise is plain Keras: all cores, all of the backend's own defaults.
     confined = not config.is_single or request.workers > 1 or request.threads is not None
     # With more to do than cores, the system shares them out better than a fixed deal could.
-    pinned = confined and len(of_workers) * threads + request.servers <= len(cores)
+    pinned = confined and len(of_workers) * threads + len(of_servers) <= len(cores)
     preloads = reading.leaves_environment
     # Where keras is not imported beforehand, the script may still choose, and finds its environment as it was.
     own = environment.of_worker({**environ, BACKEND: backend} if preloads else environ, threads, confined, seed)
@@ -186,9 +190,7 @@ def make_plan(
             )
             for place, id in enumerate(standing)
         ),
-        servers=tuple(
-            ProcessPlan(f"server-{number}", (), own | environment_without(given)) for number in range(request.servers)
-        ),
+        servers=tuple(ProcessPlan(id, (), own | environment_without(given)) for id in of_servers),
         max_restarts=0 if config.least is None else request.max_restarts,
         token=_token(request),
         preloads=preloads,
@@ -393,10 +395,10 @@ def _staleness(text: str | None) -> int | None:
 
 def _check_not_yet(request: LaunchRequest) -> None:
     """Refuse what parameter servers can't do yet."""
-    if request.address is not None or request.key_file is not None:
+    if request.key_file is not None or (request.address is not None and request.hosts is None):
         raise UsageError(
-            "--address and --key-file are for workers on other hosts, which parameter servers can't serve yet: leave "
-            "them out, or train without --strategy ps."
+            "--address and --key-file are for workers that join, which parameter servers can't serve yet: name all "
+            "hosts with --hosts, or train without --strategy ps."
         )
 
 
@@ -410,10 +412,6 @@ def _check_hosts(request: LaunchRequest) -> None:
             if given:
                 raise UsageError(f"{option} is for workers on other hosts: name these with --hosts.")
         return
-    if request.strategy == "ps":
-        raise UsageError(
-            "--hosts: parameter servers can't serve workers on other hosts yet: train without --strategy ps."
-        )
     if request.transport == "shm":
         raise UsageError("workers on several hosts share no memory: leave --transport shm out.")
 

@@ -23,7 +23,7 @@ from shoal.cluster.messages import (
     StatusReply,
     WorkDone,
 )
-from shoal.cluster.view import Member, View, number_of, role_of
+from shoal.cluster.view import Member, Role, View, number_of, role_of
 from shoal.config import RunConfig
 from shoal.observe.counters import WorkerFigures
 from shoal.observe.time_shares import TimeShares
@@ -68,7 +68,7 @@ def decide(request: AnyRequest, run: RunAsked) -> Granted:
         return Granted(Answer(False, "the run has not begun yet", again=True), run.most)
     match request:
         case PlaceRequest():
-            return _place(run, request.own)
+            return _place(run, request.own, request.role)
         case DrainRequest(id):
             return _drain(id, run)
         case ScaleRequest(workers):
@@ -83,11 +83,13 @@ def _is_awaited(id: str, run: RunAsked) -> bool:
     return state is not None and number_of(id) < run.config.workers and state.member is None and state.counts
 
 
-def _place(run: RunAsked, own: bool) -> Granted:
+def _place(run: RunAsked, own: bool, role: Role) -> Granted:
     if run.config.least is None:
         return _refuse(run, "this run takes nobody in: it was started without --key-file, or with --fail-fast")
-    numbers = [number_of(id) for id in run.members if not own or number_of(id) < GUESTS]
-    id = f"worker-{max(0 if own else GUESTS, 1 + max(numbers))}"
+    if role == "server" and not (own and run.config.servers is not None):
+        return _refuse(run, "servers come only from hosts that a run with parameter servers was started on")
+    numbers = [number_of(id) for id in run.members if role_of(id) == role and (not own or number_of(id) < GUESTS)]
+    id = f"{role}-{max(0 if own else GUESTS, 1 + max(numbers, default=-1))}"
     return Granted(JoinerPlace(id, run.config), run.most, newcomer=id)
 
 

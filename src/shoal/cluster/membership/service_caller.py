@@ -8,7 +8,7 @@ from shoal.cluster.coordinator_service import CoordinatorService, SayToUser, Sen
 from shoal.cluster.events import Decision, ReportTrouble, Tell
 from shoal.cluster.membership.roster import Roster
 from shoal.cluster.messages import ServiceMessage
-from shoal.cluster.view import View
+from shoal.cluster.view import View, host_of
 
 
 class ServiceCaller:
@@ -36,9 +36,11 @@ class ServiceCaller:
         """Tell it who is there."""
         if self._service is None:
             return []
-        servers = {id: member.address for id, member in self._roster.servers().items()}
+        here = self._roster.servers()
+        servers = {id: member.address for id, member in here.items()}
+        hosts = {id: host_of(member) for id, member in here.items()}
         workers = [member.id for member in view.workers]
-        return self._fulfil(self._service.take(workers, servers, self._roster.expected_servers(), now))
+        return self._fulfil(self._service.take(workers, servers, self._roster.expected_servers(), now, hosts))
 
     def welcomes(self, view: View, most: int) -> tuple[str, ...]:
         """Whom to let in at once, since it has something to do for them."""

@@ -139,9 +139,9 @@ class Agents:
         """One of them."""
         self._agents[host].channel.send(message)
 
-    def room(self, host: str) -> int:
-        """How many workers this one started with."""
-        return len(self._orders[host].members)
+    def started_with(self, host: str) -> tuple[str, ...]:
+        """The members that were to come from this one at first."""
+        return self._orders[host].members
 
     def expect(self, host: str, member: str) -> None:
         """It is about to start this one."""

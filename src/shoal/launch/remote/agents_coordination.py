@@ -127,7 +127,7 @@ class AgentsCoordination(AbstractCoordination):
 
     def _lose(self, host: str) -> float:
         """Returns the seconds until it is tried."""
-        self._returning[host] = tuple(self._number("worker-0") for _ in range(self._agents.room(host)))
+        self._returning[host] = tuple(self._number(member) for member in self._agents.started_with(host))
         return self._returns.lose(host, time.monotonic())
 
     def _try_later(self, failed: ReturnFailed) -> list[CoordinatorOrder]:

@@ -126,3 +126,9 @@ def shares(hosts: tuple[HostSlots, ...], workers: int | None) -> tuple[tuple[str
     ends = list(itertools.accumulate(host.slots for host in hosts))
     ids = [f"worker-{number}" for number in range(wanted)]
     return tuple(tuple(ids[end - host.slots : end]) for host, end in zip(hosts, ends, strict=True))
+
+
+def server_shares(hosts: int, servers: int) -> tuple[tuple[str, ...], ...]:
+    """The servers of each of so many hosts: in turns. They take no slots."""
+    ids = [f"server-{number}" for number in range(servers)]
+    return tuple(tuple(ids[place::hosts]) for place in range(hosts))

@@ -10,6 +10,7 @@ from collections import deque
 
 from shoal.cluster.launcher_pipe import Interrupt, MemberTold, Reaped, Spawned
 from shoal.cluster.messages import JoinerPlace
+from shoal.cluster.view import Role, role_of
 from shoal.launch.plan import ProcessPlan
 from shoal.launch.supervision.coordination import AbstractCoordination, CoordinatorOrder, PlaceGiven
 from shoal.launch.supervision.guests import Guests
@@ -20,8 +21,8 @@ class AbstractRunElsewhere(ABC):
     """A run that is coordinated elsewhere."""
 
     @abstractmethod
-    def ask(self) -> JoinerPlace:
-        """For a place; waits for it, in a thread. UsageError if none is to be had within the deadline."""
+    def ask(self, role: Role) -> JoinerPlace:
+        """For a place of a worker or a server; waits for it, in a thread. UsageError if none is to be had in time."""
 
     @abstractmethod
     def prepare(self, place: JoinerPlace) -> None:
@@ -95,7 +96,7 @@ class RemoteCoordination(AbstractCoordination):
     def _ask(self, plan: ProcessPlan) -> None:
         """In a thread."""
         try:
-            self._answers.append((plan, self._run.ask()))
+            self._answers.append((plan, self._run.ask(role_of(plan.id))))
         except Exception as error:  # whatever it is: it is waited for
             self._answers.append((plan, error))
         self._wake()

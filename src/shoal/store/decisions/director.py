@@ -17,6 +17,7 @@ said again. A worker that says nothing, because it knows no places yet, is told 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -68,6 +69,7 @@ class Training(msgspec.Struct):
     waiting: list[tuple[str, int]] = []  # who wants one more, as which of its turns; in the order in which they asked
     granted: dict[str, list[Grant]] = {}  # what each worker is at
     is_short: bool = False  # a server was lost, and copies are missing since; the user was told
+    is_together: bool = False  # a host was lost, and copies of a shard share one since; the user was told
     pauses: dict[str, Pausing] = {}  # of workers that write a checkpoint
     paused: dict[str, int] = {}  # of every worker: the first pause that it has not ended yet
     kept: int | None = None  # the step of the last checkpoint of this training
@@ -85,6 +87,8 @@ class State(msgspec.Struct):
     workers: tuple[str, ...] = ()
     servers: dict[str, str] = {}
     expected: int = 0
+    hosts: dict[str, str] = {}  # of the servers
+    most_hosts: int = 1  # that ever had servers at the same time: copies can be on so many
 
 
 class _Took(msgspec.Struct, frozen=True, array_like=True, tag="take"):
@@ -94,6 +98,7 @@ class _Took(msgspec.Struct, frozen=True, array_like=True, tag="take"):
     servers: dict[str, str]
     expected: int
     now: float
+    hosts: dict[str, str] = {}
 
 
 class _Heard(msgspec.Struct, frozen=True, array_like=True, tag="hear"):
@@ -144,8 +149,8 @@ class Director:
         """Come to know what the one before knew. What it had to say then, it has said, or is said again when asked."""
         for change in changes:
             match _HAPPENED.decode(change):
-                case _Took(workers, servers, expected, now):
-                    self.take(workers, servers, expected, now)
+                case _Took(workers, servers, expected, now, hosts):
+                    self.take(workers, servers, expected, now, hosts)
                 case _Heard(sender, content, now):
                     self.hear(sender, content, now)
                 case _Expired(now):
@@ -168,14 +173,26 @@ class Director:
 
     # What it is told --------------------------------------------------------------------------------
 
-    def take(self, workers: Collection[str], servers: Mapping[str, str], expected: int, now: float) -> list[Wish]:
-        """Who is there: the view's workers, the servers and their addresses, and how many servers may be there soon."""
+    def take(
+        self,
+        workers: Collection[str],
+        servers: Mapping[str, str],
+        expected: int,
+        now: float,
+        hosts: Mapping[str, str] = MappingProxyType({}),
+    ) -> list[Wish]:
+        """Who is there: the view's workers, the servers and their addresses, and how many servers may be there soon.
+
+        `hosts`: of the servers; one that is not named is on a host of its own.
+        """
         state = self._state
         if (tuple(workers), servers, expected) == (state.workers, state.servers, state.expected):
             return []
         state.workers, state.servers, state.expected = tuple(workers), dict(servers), expected
+        state.hosts = dict(hosts)
+        state.most_hosts = max(state.most_hosts, len({hosts.get(id, id) for id in servers}))
         wishes = self._take(state.workers, now)
-        self._happened.append(_Took(state.workers, state.servers, expected, now))
+        self._happened.append(_Took(state.workers, state.servers, expected, now, state.hosts))
         return wishes
 
     def _take(self, workers: Sequence[str], now: float) -> list[Wish]:
@@ -330,7 +347,8 @@ class Director:
         self._state.view += 1
         number, opened = self._state.view, training.opened
         places = self._places(opened)
-        placement = Placement.first(number, servers, min(opened.replicas, len(servers)), opened.sizes, places)
+        replicas = min(opened.replicas, len(servers))
+        placement = Placement.first(number, servers, replicas, opened.sizes, places, self._state.hosts)
         lost = setbacks(places, placement)
         placement = placement.renewed(set(range(len(opened.sizes))) - set(opened.tables))
         training.placement = msgspec.structs.replace(placement, replicas=opened.replicas)
@@ -358,13 +376,14 @@ class Director:
 
     def _next_view(self, training: Training, before: Placement, lost: Sequence[str] = ()) -> list[Wish]:
         self._state.view += 1
-        placement = training.placement = before.next(self._state.view, self._present(training))
+        placement = training.placement = before.next(self._state.view, self._present(training), self._state.hosts)
         said = self._say_setbacks(training, setbacks(before.views, placement))
         short = _short(placement)
         if short and not training.is_short:
             training.is_short = True
             few = f"{len(short)} of {len(placement.views)} shards have fewer than {placement.replicas} copies"
             said.append(SayToUser(f"{few} until another server has caught up"))
+        said += self._say_together(training, placement)
         return [*said, *self._publish(training, placement, lost)]
 
     def _publish(self, training: Training, placement: Placement, lost: Sequence[str] = ()) -> list[Wish]:
@@ -378,10 +397,22 @@ class Director:
     def _caught_up(self, training: Training, placement: Placement) -> list[Wish]:
         training.placement = placement
         news = [] if placement.is_settled else self._next_view(training, placement)
-        if not training.is_short or _short(training.placement):
-            return news
-        training.is_short = False
-        return [SayToUser(f"every shard has {placement.replicas} copies again"), *news]
+        now = training.placement
+        if training.is_short and not _short(now):
+            training.is_short = False
+            news = [SayToUser(f"every shard has {placement.replicas} copies again"), *news]
+        return [*news, *self._say_together(training, now)]
+
+    def _say_together(self, training: Training, placement: Placement) -> list[Wish]:
+        """That one host's death could take all copies of a shard, or that none can any more."""
+        found = placement.together(min(placement.replicas, self._state.most_hosts))
+        if bool(found) == training.is_together:
+            return []
+        training.is_together = bool(found)
+        if not found:
+            return [SayToUser("the copies of every shard are on different hosts again")]
+        where = f"{len(found)} of {len(placement.views)} shards have copies on the same host"
+        return [SayToUser(f"{where}, since too few hosts have servers: they move when another host comes")]
 
     # Workers ----------------------------------------------------------------------------------------
 

@@ -11,11 +11,16 @@ The first view is an origin too: there the state is the model's own, and every o
 Replicas move only when it pays: to make up for a lost one, or when a server with much could give to one with little so
 that the largest load falls by a tenth of the average. A move is a newcomer too many; once it has caught up, the replica
 on the fullest of the servers is dropped.
+
+A host may be lost with all of its servers. So the copies of a shard are on as many hosts as there can be: whoever gets
+a copy is on a host without one, if there is such a host, no move brings two copies together, and when a host comes a
+copy moves there from a host that has two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -58,6 +63,7 @@ class Placement(msgspec.Struct, frozen=True):
     sizes: tuple[int, ...]  # of the shards, in bytes
     views: tuple[ShardView, ...]
     began: int = 0  # the training's first view: what has a later origin was lost since then
+    hosts: dict[str, str] = {}  # of the servers; one that is not named is on a host of its own
 
     @classmethod
     def first(
@@ -67,6 +73,7 @@ class Placement(msgspec.Struct, frozen=True):
         replicas: int,
         sizes: Sequence[int],
         left: Iterable[ShardView] = (),
+        hosts: Mapping[str, str] = MappingProxyType({}),
     ) -> Placement:
         """Spread shards of these sizes over the servers, balanced by bytes. `left`: those that have a place already."""
         if not servers:
@@ -84,19 +91,26 @@ class Placement(msgspec.Struct, frozen=True):
         views = {shard: ShardView(number, shard, None, (), (), number) for shard in range(len(sizes))}
         views |= {view.shard: view for view in left}
         drawn = cls(number, tuple(servers), replicas, tuple(sizes), tuple(views.values()), began=number)
-        return drawn.next(number, servers)
+        return drawn.next(number, servers, hosts)
 
-    def next(self, number: int, servers: Sequence[str]) -> Placement:
-        """The placement in the view of this number, with these servers. Servers that are gone lose their replicas."""
-        draft = _Draft(self, number, servers)
+    def next(self, number: int, servers: Sequence[str], hosts: Mapping[str, str] | None = None) -> Placement:
+        """The placement in the view of this number, with these servers. Servers that are gone lose their replicas.
+
+        `hosts`: of the servers; None: as they were.
+        """
+        given = self.hosts if hosts is None else {id: hosts[id] for id in servers if id in hosts}
+        draft = _Draft(self, number, servers, given)
         draft.promote()
         draft.drop_surplus()
         draft.go_back()
         draft.fill()
         if servers and not draft.is_bringing():
+            draft.spread()
+        if servers and not draft.is_bringing():
             draft.hand_over()
             draft.move()
-        return msgspec.structs.replace(self, number=number, servers=tuple(servers), views=tuple(draft.views))
+        views = tuple(draft.views)
+        return msgspec.structs.replace(self, number=number, servers=tuple(servers), views=views, hosts=dict(given))
 
     def renewed(self, shards: Collection[int]) -> Placement:
         """These shards stay where they are, but from this view on their state is another: the primary is told it."""
@@ -120,6 +134,15 @@ class Placement(msgspec.Struct, frozen=True):
         """Whether no shard has gone back to a checkpoint since this view."""
         return all(shard.origin <= view for shard in self.views)
 
+    def together(self, hosts: int) -> list[int]:
+        """The shards whose up-to-date copies are on fewer hosts than this, although they have as many copies."""
+        found = []
+        for view in self.views:
+            copies = view.holders[: 1 + len(view.backups)] if view.primary is not None else ()
+            if len({self.hosts.get(id, id) for id in copies}) < min(len(copies), hosts):
+                found.append(view.shard)
+        return found
+
     def caught_up(self, number: int, shard: int, server: str) -> Placement:
         """A newcomer has everything, and nothing is acknowledged without it any more: it may be promoted."""
         view = self.views[shard]
@@ -142,8 +165,9 @@ def setbacks(before: Iterable[ShardView], after: Placement) -> tuple[Setback, ..
 class _Draft:
     """The next view while it is being made."""
 
-    def __init__(self, before: Placement, number: int, servers: Sequence[str]) -> None:
+    def __init__(self, before: Placement, number: int, servers: Sequence[str], hosts: Mapping[str, str]) -> None:
         self._number = number
+        self._host = {id: hosts.get(id, id) for id in servers}
         self._servers = servers
         self._replicas = min(before.replicas, len(servers))
         self._sizes = before.sizes
@@ -175,7 +199,10 @@ class _Draft:
         for shard in self._largest_first:
             view = self.views[shard]
             if 1 + len(view.backups) > self._replicas and view.primary is not None:
-                fullest = max((*view.backups, view.primary), key=self._holds)  # the primary only if it must be
+                # One without which the others are on as many hosts; the primary only if it must be.
+                fullest = max(
+                    (*view.backups, view.primary), key=lambda id: (self._hosts_without(view, id), self._holds(id))
+                )
                 if fullest == view.primary:
                     self._lead(shard, self._emptiest(view.backups, self._leads))
                 self._change(shard, backups=tuple(id for id in self.views[shard].backups if id != fullest))
@@ -192,23 +219,31 @@ class _Draft:
         for shard in self._largest_first:
             while 0 < len(self.views[shard].holders) < self._replicas:
                 others = [id for id in self._servers if id not in self.views[shard].holders]
-                self._bring(shard, self._emptiest(others, self._holds))
+                self._bring(shard, self._emptiest(self._apart(shard) or others, self._holds))
+
+    def spread(self) -> None:
+        """Brings newcomers to other hosts, where copies are together. A later view drops one of those."""
+        for shard in self._largest_first:
+            view = self.views[shard]
+            if len({self._host[id] for id in view.holders}) < len(view.holders) and (free := self._apart(shard)):
+                self._bring(shard, self._emptiest(free, self._holds))
 
     def hand_over(self) -> None:
         """Lets backups lead where that evens out the work of the primaries.
 
         The primary before may be a few updates behind by then, and get the whole state: so not without need.
         """
-        while True:
-            giver, taker = self._extremes(self._leads)
-            able = [
+
+        def able(giver: str, taker: str) -> list[int]:
+            return [
                 view.shard
                 for view in self.views
                 if view.primary == giver and taker in view.backups and self._pays(view.shard, giver, taker, self._leads)
             ]
-            if not able:
-                return
-            self._lead(max(able, key=self._sizes.__getitem__), taker)
+
+        while (found := self._first_pair(self._leads, able)) is not None:
+            shard, _, taker = found
+            self._lead(shard, taker)
 
     def move(self) -> None:
         """Brings newcomers to servers that hold too little. A later view drops the shard where there is most."""
@@ -217,19 +252,19 @@ class _Draft:
         def load(id: str) -> int:
             return self._holds(id) - given[id]
 
-        while True:
-            giver, taker = self._extremes(load)
-            able = [
+        def able(giver: str, taker: str) -> list[int]:
+            return [
                 view.shard
                 for view in self.views
                 if giver in view.holders
                 and taker not in view.holders
                 and not view.newcomers
+                and self._stays_apart(view, giver, taker)
                 and self._pays(view.shard, giver, taker, load)
             ]
-            if not able:
-                return
-            shard = max(able, key=self._sizes.__getitem__)
+
+        while (found := self._first_pair(load, able)) is not None:
+            shard, giver, taker = found
             self._bring(shard, taker)
             given[giver] += self._sizes[shard]
 
@@ -246,9 +281,34 @@ class _Draft:
     def _emptiest(self, ids: Sequence[str], load: Load) -> str:
         return min(ids, key=lambda id: (load(id), self._holds(id), self._servers.index(id)))
 
-    def _extremes(self, load: Load) -> tuple[str, str]:
-        """The servers with most and with least."""
-        return max(self._servers, key=load), min(self._servers, key=load)
+    def _apart(self, shard: int) -> list[str]:
+        """The servers on hosts without a copy of this shard."""
+        taken = {self._host[id] for id in self.views[shard].holders}
+        return [id for id in self._servers if self._host[id] not in taken]
+
+    def _hosts_without(self, view: ShardView, id: str) -> int:
+        """How many hosts have an up-to-date copy, if this one has none."""
+        return len({self._host[other] for other in view.holders if other != id and other not in view.newcomers})
+
+    def _stays_apart(self, view: ShardView, giver: str, taker: str) -> bool:
+        """Whether the copies are on as many hosts when this one has given its own to that one."""
+        after = {self._host[id] for id in (*view.holders, taker) if id != giver}
+        return len(after) >= len({self._host[id] for id in view.holders})
+
+    def _first_pair(self, load: Load, able: Callable[[str, str], list[int]]) -> tuple[int, str, str] | None:
+        """The largest shard that the server with most can give to the one with least; else to the next, and so on.
+
+        Where hosts differ, the one with most may have nothing that the one with least may have.
+        """
+        for giver, taker in self._pairs(load):
+            if shards := able(giver, taker):
+                return max(shards, key=self._sizes.__getitem__), giver, taker
+        return None
+
+    def _pairs(self, load: Load) -> Iterator[tuple[str, str]]:
+        givers = sorted(self._servers, key=load, reverse=True)  # of equals, the first comes first
+        for giver in givers:
+            yield from ((giver, taker) for taker in sorted(self._servers, key=load) if load(taker) < load(giver))
 
     def _pays(self, shard: int, giver: str, taker: str, load: Load) -> bool:
         size = self._sizes[shard]
