@@ -1366,7 +1366,7 @@ class Servants:
     def __init__(self) -> None:
         self.told: list[list[str]] = []
 
-    def take(self, workers, servers, expected, now):
+    def take(self, workers, servers, expected, now, hosts):
         self.told.append(sorted(servers))
         return []
 

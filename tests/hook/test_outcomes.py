@@ -32,7 +32,9 @@ class Closed(Exception):
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("bad"), KeyError("key"), OSError(2, "missing", "file"), Particular(step=3)], ids=repr
+    "error",
+    [ValueError("bad"), KeyError("key"), OSError(2, "missing", "file"), Particular(step=3), UsageError("wrong")],
+    ids=repr,
 )
 def test_a_script_that_catches_an_error_catches_it_on_all_workers(error: Exception) -> None:
     found = error_of(RaisedError.by("worker-1", error))
@@ -57,7 +59,6 @@ def local_error() -> Exception:
         RaisedError("worker-1", "builtins", "SystemExit", "no Exception"),
         RaisedError.by("worker-1", Closed("closed")),
         RaisedError.by("worker-1", PeerTimeout(("worker-0",), "late")),  # would be taken for one of this worker's own
-        RaisedError.by("worker-1", UsageError("wrong")),
     ],
     ids=lambda raised: raised.kind,
 )

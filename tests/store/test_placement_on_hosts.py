@@ -109,6 +109,14 @@ def test_one_server_on_the_second_host_has_a_copy_of_everything():
     assert held == {"server-0": 20, "server-1": 20, "server-2": 20, "server-3": 60}
 
 
+def test_what_comes_back_gets_a_copy_of_everything_even_if_it_then_holds_more_than_others():
+    hosts = {"server-0": "a", "server-1": "a", "server-2": "a", "server-3": "b"}
+    alone = settled(Placement.first(1, names(0, 1, 2), 2, (10,) * 6, hosts=hosts))
+    back = settled(alone.next(alone.number + 1, list(hosts), hosts))
+    assert spans(back) == [2] * 6
+    assert loads(back)["server-3"] == 60
+
+
 def test_more_copies_than_hosts_are_on_servers_of_their_own():
     placement = settled(Placement.first(1, list(TWO_EACH), 3, (10,) * 4, hosts=TWO_EACH))
     assert spans(placement) == [2] * 4
@@ -146,6 +154,7 @@ def test_a_wrong_placement_is_found(monkeypatch, verb, wrong):
 
     def examine():
         test_the_copies_of_a_host_that_was_lost_come_back_to_it()
+        test_what_comes_back_gets_a_copy_of_everything_even_if_it_then_holds_more_than_others()
         search()
 
     with pytest.raises((AssertionError, BaseExceptionGroup)):

@@ -11,7 +11,7 @@ import sys
 import msgspec
 
 from shoal.cluster.messages import NOT_KEPT, RESULT_LIMIT
-from shoal.errors import RaisedElsewhere, ShoalError
+from shoal.errors import RaisedElsewhere, ShoalError, UsageError
 
 _TEXT = 4096  # characters of an error that are kept
 
@@ -59,7 +59,7 @@ def error_of(raised: RaisedError) -> RaisedElsewhere:
 def error_like(raised: RaisedError, text: str) -> RaisedElsewhere:
     """With a text of its own, but caught by whoever would catch what was raised."""
     known = _known(raised)
-    if known is not None and not issubclass(known, ShoalError):
+    if known is not None and (issubclass(known, UsageError) or not issubclass(known, ShoalError)):
         try:
             both: type[RaisedElsewhere] = type(
                 known.__name__, (RaisedElsewhere, known), {"__module__": known.__module__}

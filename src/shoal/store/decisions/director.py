@@ -411,8 +411,12 @@ class Director:
         training.is_together = bool(found)
         if not found:
             return [SayToUser("the copies of every shard are on different hosts again")]
-        where = f"{len(found)} of {len(placement.views)} shards have copies on the same host"
-        return [SayToUser(f"{where}, since too few hosts have servers: they move when another host comes")]
+        return [
+            SayToUser(
+                f"{len(found)} of {len(placement.views)} "
+                "shards have copies on the same host, since too few hosts have servers: they move when another host comes"
+            )
+        ]
 
     # Workers ----------------------------------------------------------------------------------------
 
