@@ -414,7 +414,7 @@ class Director:
         return [
             SayToUser(
                 f"{len(found)} of {len(placement.views)} "
-                "shards have copies on the same host, since too few hosts have servers: they move when another host comes"
+                "shards have copies on the same host, since too few hosts have servers: they move when one more comes"
             )
         ]
 
