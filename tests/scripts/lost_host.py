@@ -1,6 +1,7 @@
-"""Trains a small model for some epochs, prints the weights' hash; slowly, if there is a folder to tell how far it is.
+"""Trains a small model for some epochs, prints the weights' hash; slowly, if there is a folder to tell how far it is,
+and after some epochs so slowly that it is not at its end before it is told to hurry.
 
-lost_host.py EPOCHS [FOLDER]     until there is a file `hurry` in it
+lost_host.py EPOCHS [FOLDER]     until there is a file `word-hurry` in it
 """
 
 from __future__ import annotations
@@ -20,8 +21,15 @@ epochs, folder = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None
 
 
 class Told(keras.callbacks.Callback):
+    pause = 0.05
+
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
-        time.sleep(0.05 if folder and not (Path(folder) / "hurry").exists() else 0.0)
+        until = time.monotonic() + self.pause
+        while folder and not (Path(folder) / "word-hurry").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+
+    def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
+        self.pause = 0.05 if epoch < epochs // 2 else 2.0
 
     def on_epoch_end(self, epoch: int, logs: object = None) -> None:
         if folder:
