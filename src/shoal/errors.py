@@ -36,6 +36,10 @@ class UsageError(ShoalError, ValueError):
     """The caller's input is wrong. Raised before any training."""
 
 
+class MeshProcessLost(ShoalError):
+    """A process of a worker's group has ended, and the worker with it."""
+
+
 class CannotDistribute(UsageError):
     """The model or its data can't be cut into pieces. Raised before any training."""
 
