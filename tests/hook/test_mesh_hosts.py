@@ -13,8 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from .runs import full
-
 SCRIPT = """
 import hashlib, pathlib, sys, time
 import keras
@@ -32,7 +30,8 @@ print("BITS", hashlib.sha1(b"".join(w.tobytes() for w in model.get_weights())).h
 
 def _start(folder: Path, name: str, pause: float) -> subprocess.Popen[str]:
     (folder / "train.py").write_text(SCRIPT)
-    words = "-m shoal run -n 2 --backend jax --threads 1 --pieces 2 --mesh-hosts 2 --devices-per-worker 2".split()
+    words = ["-m", "shoal", "run", "-n", "2", "--backend", "jax", "--threads", "1", "--pieces", "2"]
+    words += ["--mesh-hosts", "2", "--devices-per-worker", "2"]
     words += ["--logs", str(folder / name), str(folder / "train.py"), str(folder / f"{name}.began"), str(pause)]
     pipe = subprocess.PIPE
     return subprocess.Popen([sys.executable, *words], stdout=pipe, stderr=subprocess.STDOUT, text=True, cwd=folder)
@@ -49,7 +48,7 @@ def _followers(run: subprocess.Popen[str]) -> list[psutil.Process]:
     return [child for child in children if "shoal.hook.mesh.follower" in " ".join(child.cmdline())]
 
 
-@full
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_killed_process_of_a_group_is_named_and_the_bits_stay(tmp_path: Path) -> None:
     whole, _ = _start(tmp_path, "whole", 0.0).communicate(timeout=120)

@@ -88,7 +88,6 @@ class JaxBackend(AbstractBackend):
 
     def engine(self, model: Any, run: Run) -> AbstractEngine:
         from shoal.hook.backends.jax.engine import JaxEngine
-
         from shoal.hook.mesh.process_group import ProcessGroups
 
         return JaxEngine(model, run.memory.of(ProcessGroups).group)

@@ -147,7 +147,9 @@ def _lay_out(run: Run, model: Any, distribution: MeshDistribution) -> None:
     facts = describe(model)
     mesh = distribution.mesh
     optimizer = _of_optimizer(model)
-    fsdp = wants_fsdp(mesh.fsdp, _state(derive(facts, mesh, False), mesh, optimizer), _device_memory(jax.local_devices()))
+    fsdp = wants_fsdp(
+        mesh.fsdp, _state(derive(facts, mesh, False), mesh, optimizer), _device_memory(jax.local_devices())
+    )
     layouts = derive(facts, mesh, fsdp)
     if mesh.model > 1 and not any(layout.is_split for layout in layouts.values()):
         raise UsageError(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ import numpy as np
 
 from shoal.errors import MeshProcessLost
 from shoal.hook.mesh.follower import Command, GroupDevices, NewValue, initialize
+from shoal.wire.free_port import free_loopback_port
 
 
 class ProcessGroup:
@@ -37,7 +37,7 @@ class ProcessGroup:
         self._slots = 0
         self._programs = 0
         self._known: set[int] = set()
-        address = _free_address()
+        address = free_loopback_port()
         for number in range(1, processes):
             self._start(address, processes, number)
         initialize(address, processes, 0)
@@ -174,13 +174,6 @@ class GroupProgram:
 
 def _array(value: Any) -> Any:
     return value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
-
-
-def _free_address() -> str:
-    """JAX's own service listens there, for the processes of this group."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 class ProcessGroups:
