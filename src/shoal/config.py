@@ -91,6 +91,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     profile: tuple[int, int] | None = None  # the first and the last step that backends look at
     devices: Devices | None = None  # None: each worker computes on the CPU
     mesh: str | None = None  # how a worker uses its devices, if they are several; part of the numeric identity
+    mesh_hosts: int = 1  # processes of each worker, whose devices compute its pieces together; the same
     trace: bool = False  # somebody wants all of the record, not only the last of it
 
     @property

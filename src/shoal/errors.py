@@ -9,6 +9,7 @@ ShoalError
 │   ├── PeerClosed                   the connection closed
 │   └── PeerTimeout                  a deadline passed; names who did not come
 ├── StageLost                        who alone held a part of the model is lost
+├── MeshProcessLost                  a process of a worker's group has ended, and the worker with it
 ├── Diverged                         workers disagree: their weights, their scripts or their settings
 ├── RaisedElsewhere                  another worker has left this call with an error, and went on
 ├── BadCheckpoint                    a checkpoint is torn, damaged or none at all
@@ -34,6 +35,10 @@ class ShoalError(Exception):
 
 class UsageError(ShoalError, ValueError):
     """The caller's input is wrong. Raised before any training."""
+
+
+class MeshProcessLost(ShoalError):
+    """A process of a worker's group has ended, and the worker with it."""
 
 
 class CannotDistribute(UsageError):

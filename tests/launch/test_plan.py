@@ -474,3 +474,24 @@ def test_what_goes_with_another_strategy_is_refused(script, environ, asked, said
 def test_memory_is_said_as_people_write_it(script, environ, text, size):
     request = LaunchRequest(2, script, backend="torch", strategy="auto", memory=text)
     assert make_plan(request, environ, CORES).config.memory == size
+
+
+def test_a_worker_of_two_processes_has_the_mesh_of_each(script, environ):
+    asked = LaunchRequest(2, script, backend="jax", devices_per_worker=2, mesh_hosts=2)
+    config = make_plan(asked, environ, CORES).config
+    assert (config.mesh, config.mesh_hosts) == ("batch=2", 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"backend": "jax", "mesh_hosts": 0}, "at least 1"),
+        ({"backend": "torch", "mesh_hosts": 2}, "needs JAX"),
+        ({"backend": "jax", "mesh_hosts": 2, "strategy": "pipeline"}, "not for --strategy pipeline"),
+        ({"backend": "jax", "mesh_hosts": 2, "sliced": True}, "not for sliced updates"),
+        ({"backend": "jax", "mesh_hosts": 2, "mesh": "batch=1"}, "devices of one process"),
+    ],
+)
+def test_processes_of_a_worker_that_can_not_be_are_refused(script, environ, options, says):
+    with pytest.raises(UsageError, match=says):
+        make_plan(LaunchRequest(2, script, **options), environ, CORES)

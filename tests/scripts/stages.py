@@ -16,6 +16,7 @@ from shoal.hook.backends import registry
 from shoal.hook.calls.building import build
 from shoal.hook.stages.graph import take_apart
 from shoal.hook.stages.stage_model import StageModel
+from shoal.session.this_process import current
 from shoal.strategies.stages import choose_cuts, cut, possible_cuts
 
 ROWS = 8
@@ -116,7 +117,7 @@ def in_stages(model: Any, x: Any, y: Any, count: int) -> list[Any]:
     """The changes of all variables that a step of SGD(1.0) would make, from gradients that went through stages."""
     batch = (x, y)
     build(model, batch)
-    engine = registry.current().engine(model)
+    engine = registry.current().engine(model, current())
     engine.begin(0)
     whole = engine.trace(batch).only
     engine.put_seeds_back()

@@ -68,6 +68,9 @@ class WorkerRange(click.ParamType[tuple[int | None, int]]):
     "--mesh", metavar="batch=B,model=M[,fsdp]", help="How a worker uses its devices, on JAX.  [default: batch]"
 )
 @click.option(
+    "--mesh-hosts", type=int, default=1, metavar="G", help="Processes of each worker, which compute as one, on JAX."
+)
+@click.option(
     "--max-restarts", type=int, default=3, show_default=True, metavar="K", help="Of a member that dies, per hour."
 )
 @click.option("--standby", type=int, default=0, metavar="K", help="Workers that wait, ready, to replace one that dies.")

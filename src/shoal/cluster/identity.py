@@ -46,7 +46,7 @@ class Identity(msgspec.Struct, frozen=True):
             threads=config.threads,
             pieces=config.pieces or config.workers,
             instructions=instruction_set(),
-            mesh=config.mesh or "one device",
+            mesh=(config.mesh or "one device") + (f" x {config.mesh_hosts} hosts" if config.mesh_hosts > 1 else ""),
         )
 
     def differences(self, mine: str, other: Identity, theirs: str) -> tuple[str, ...]:

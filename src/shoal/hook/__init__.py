@@ -45,6 +45,14 @@ def leave_servers(run: Run) -> None:
         leave_last(run)
 
 
+def end_group(run: Run) -> None:
+    """The script is over: so are the other processes of this worker."""
+    if run.mesh_hosts > 1 and "shoal.hook.mesh.process_group" in sys.modules:
+        from shoal.hook.mesh.process_group import ProcessGroups
+
+        run.memory.of(ProcessGroups).close()
+
+
 class _Hook:
     """Keras in this process, and the run that its models train in."""
 
@@ -87,6 +95,11 @@ class _Hook:
         from shoal.hook.patching import patches
 
         registry.install()
+        if self._run.mesh_hosts > 1 and not self._run.is_server:
+            from shoal.hook.mesh.process_group import ProcessGroup, ProcessGroups
+
+            groups, run = self._run.memory.of(ProcessGroups), self._run
+            groups.group = ProcessGroup(run.me, run.mesh_hosts, run.give_up)
         patches.install(self._run)
         keras.Model.trains_with_shoal = True
         if not self._run.is_plain:

@@ -169,6 +169,7 @@ def make_plan(
         profile=_profile(request),
         devices=_devices(inventory, given, standing),
         mesh=choose_mesh(request, backend, given),
+        mesh_hosts=request.mesh_hosts,
         trace=request.trace is not None,
         verbose=request.verbose,
         logs=str(Path(request.logs).absolute() if request.logs else logs.home(environ) / run),

@@ -18,6 +18,7 @@ class LaunchRequest:
     devices: str | None = None  # a number for each worker, or lists of them
     devices_per_worker: int | None = None
     mesh: str | None = None  # how a worker uses them
+    mesh_hosts: int = 1  # processes of each worker
     fail_fast: bool = False
     max_restarts: int = 3
     standby: int = 0

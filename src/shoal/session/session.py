@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -160,6 +162,17 @@ class Session:
     def mesh(self) -> str | None:
         """How each worker uses its devices, if they are several."""
         return self._config.mesh
+
+    @property
+    def mesh_hosts(self) -> int:
+        return self._config.mesh_hosts
+
+    def give_up(self, error: Exception) -> None:
+        """Of the process nothing is left to save: its main thread may be in a call that never returns."""
+        print(f"shoal: {error}", file=sys.stderr, flush=True)
+        if self.coordinator_link is not None:
+            self.coordinator_link.fail(error, str(error))
+        os._exit(1)
 
     @property
     def check_every(self) -> int:
@@ -441,6 +454,7 @@ class Session:
             self._profile.close()
         if self.files is not None and ok:
             self.files.over()
+        hook.end_group(self)
         if self.coordinator_link is not None and ok:
             self.calls.settle()
             hook.leave_servers(self)

@@ -93,6 +93,13 @@ class Run(Protocol):
         """What the command line said of each worker's devices, or what follows from how many it has."""
 
     @property
+    def mesh_hosts(self) -> int:
+        """Processes of each worker."""
+
+    def give_up(self, error: Exception) -> None:
+        """Says why this worker can't go on, and ends the process at once, from any thread."""
+
+    @property
     def check_every(self) -> int:
         """Steps between two comparisons of the workers' weights."""
 

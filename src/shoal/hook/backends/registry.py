@@ -37,7 +37,7 @@ class AbstractBackend(ABC):
     _engine: ClassVar[str]  # the module of its engine
 
     @abstractmethod
-    def engine(self, model: Any) -> AbstractEngine:
+    def engine(self, model: Any, run: Run) -> AbstractEngine:
         """A new one, of a built model."""
 
     @abstractmethod
@@ -86,10 +86,11 @@ class JaxBackend(AbstractBackend):
     beside = ("shoal.hook.backends.jax.compile_once", _LATE_TENSORFLOW)
     _engine = "shoal.hook.backends.jax.engine"
 
-    def engine(self, model: Any) -> AbstractEngine:
+    def engine(self, model: Any, run: Run) -> AbstractEngine:
         from shoal.hook.backends.jax.engine import JaxEngine
+        from shoal.hook.mesh.process_group import ProcessGroups
 
-        return JaxEngine(model)
+        return JaxEngine(model, run.memory.of(ProcessGroups).group)
 
     def shard_engine(self, variables: Sequence[Any], optimizer: Any, jit_compile: bool | None) -> AbstractShardEngine:
         from shoal.hook.backends.jax.shard import JaxShardEngine
@@ -104,7 +105,7 @@ class JaxBackend(AbstractBackend):
     def device(self) -> Any:
         import jax
 
-        return jax.devices()[0]
+        return jax.local_devices()[0]
 
     def is_on_host(self) -> bool:
         import jax
@@ -127,7 +128,7 @@ class TensorflowBackend(AbstractBackend):
 
     _engine = "shoal.hook.backends.tensorflow.engine"
 
-    def engine(self, model: Any) -> AbstractEngine:
+    def engine(self, model: Any, run: Run) -> AbstractEngine:
         from shoal.hook.backends.tensorflow.engine import TensorflowEngine
 
         return TensorflowEngine(model)
@@ -170,7 +171,7 @@ class TorchBackend(AbstractBackend):
     beside = (_LATE_TENSORFLOW,)
     _engine = "shoal.hook.backends.torch.engine"
 
-    def engine(self, model: Any) -> AbstractEngine:
+    def engine(self, model: Any, run: Run) -> AbstractEngine:
         from shoal.hook.backends.torch.engine import TorchEngine
 
         return TorchEngine(model)
@@ -249,10 +250,10 @@ class Engines:
     def __init__(self) -> None:
         self._by_model: weakref.WeakKeyDictionary[Any, AbstractEngine] = weakref.WeakKeyDictionary()
 
-    def of(self, model: Any) -> AbstractEngine:
+    def of(self, model: Any, run: Run) -> AbstractEngine:
         engine = self._by_model.get(model)
         if engine is None or not engine.fits(model):
-            engine = self._by_model[model] = current().engine(model)
+            engine = self._by_model[model] = current().engine(model, run)
         return engine
 
     def forget(self, model: Any) -> None:
@@ -265,4 +266,4 @@ class Engines:
 def engine_for(run: Run, model: Any) -> AbstractEngine:
     """The engine of a built model, whose variables lie on this worker's devices from now on."""
     lay_out(run, strategy_of(run, model), model)
-    return run.memory.of(Engines).of(model)
+    return run.memory.of(Engines).of(model, run)

@@ -130,7 +130,11 @@ def _refuse_elsewhere(what: str) -> None:
 
 
 def _devices_for(mesh: Mesh) -> tuple[Mesh, list[str]]:
+    import jax
+
     devices = keras.distribution.list_devices()
+    if jax.process_count() > 1:  # the others' compute with these, and hold nothing of Keras's
+        devices = [f"{device.platform}:{device.id}" for device in jax.local_devices()]
     return mesh.on(len(devices)), devices
 
 
@@ -143,7 +147,9 @@ def _lay_out(run: Run, model: Any, distribution: MeshDistribution) -> None:
     facts = describe(model)
     mesh = distribution.mesh
     optimizer = _of_optimizer(model)
-    fsdp = wants_fsdp(mesh.fsdp, _state(derive(facts, mesh, False), mesh, optimizer), _device_memory(jax.devices()))
+    fsdp = wants_fsdp(
+        mesh.fsdp, _state(derive(facts, mesh, False), mesh, optimizer), _device_memory(jax.local_devices())
+    )
     layouts = derive(facts, mesh, fsdp)
     if mesh.model > 1 and not any(layout.is_split for layout in layouts.values()):
         raise UsageError(

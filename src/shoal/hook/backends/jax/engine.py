@@ -20,6 +20,7 @@ from shoal.hook.backends.cut import Weighting, cut, refuse, step_of
 from shoal.hook.backends.jax.cut import Leaf, Programs, Take, Traced, is_derived, to_single, trace
 from shoal.hook.backends.jax.placement import placement_of
 from shoal.hook.keras_private import set_values
+from shoal.hook.mesh.process_group import GroupProgram, ProcessGroup
 from shoal.strategies.schema import Array
 from shoal.training.engine import PartShape, StepShape, checksum
 from shoal.training.logs import Logs, MetricResult, flat
@@ -32,13 +33,20 @@ class JaxEngine(AbstractEngine):
     dirties_seeds = False  # a traced step assigns nothing
     pieces_last = True  # JAX's arrays never change
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, group: ProcessGroup | None = None) -> None:
+        """`group`: processes whose devices compute pieces and tests together."""
         super().__init__(model)
-        self._placement = placement_of(self.variables.weights)
+        self._placement = placement_of(self.variables.weights, in_group=group is not None)
         self._compiled = bool(model.jit_compile and not model.run_eagerly)
         jit: Any = jax.jit if self._compiled else _as_is
         self._fresh_values = [jnp.asarray(value) for value in self._fresh]
-        self._test = jit(self._test_step)
+        self._group = group
+        if group is not None and not self._compiled:
+            raise CannotDistribute(
+                "a worker of several processes (--mesh-hosts) computes compiled steps only: this model was compiled "
+                "with run_eagerly=True or jit_compile=False."
+            )
+        self._test = jit(self._test_step) if group is None else GroupProgram(group, self._test_step, lambda *a: a[3])
         self._results = jax.jit(self._metric_results, static_argnums=1) if self._compiled else self._metric_results
         self._weighted = False
         self._shape: StepShape | None = None
@@ -97,6 +105,8 @@ class JaxEngine(AbstractEngine):
             )
             for number, part in enumerate(shape.parts)
         ]
+        if self._group is not None:
+            self._parts = [GroupProgram(self._group, part.__wrapped__, lambda *a: a[2][0]) for part in self._parts]
         self._computed = [programs.computed(number) for number in range(len(traced.applies) + 1)]
         # A step that goes on after its update needs what the update was given.
         donates = len(shape.parts) == 1 and not any(self._computed)

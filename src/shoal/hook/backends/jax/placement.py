@@ -214,12 +214,51 @@ class OnMesh(AbstractPlacement):
         return self._everywhere if layout is None else getattr(layout, "backend_layout", layout)
 
 
-def placement_of(variables: Sequence[Any]) -> AbstractPlacement:
+class InGroup(AbstractPlacement):
+    """On the devices of this process; pieces are computed by those of all processes of its group, which take batches
+    from the host.
+    """
+
+    def __init__(self, own: OnMesh) -> None:
+        self._own = own
+
+    def tie(self, variables: Sequence[Any]) -> None:
+        self._own.tie(variables)
+
+    def put(self, variables: Sequence[Any], values: Sequence[Array]) -> list[Any]:
+        return self._own.put(variables, values)
+
+    def batch(self, batch: Any) -> Any:
+        return batch
+
+    def whole(self, weights: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        return list(weights)
+
+    def shardings(self, variables: Sequence[Any]) -> Any:
+        return self._own.shardings(variables)
+
+    def to_host(self, arrays: Sequence[Any]) -> list[Array]:
+        return [np.asarray(array) for array in arrays]
+
+    def totals(self, views: Sequence[Array], variables: Sequence[Any]) -> list[Any]:
+        return self._own.totals(views, variables)
+
+    def metrics(self, values: Sequence[Any]) -> list[Any]:
+        return self._own.metrics(values)
+
+    def rehearsal(
+        self, values: Sequence[Any], zeros: Sequence[Array], variables: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        return self._own.rehearsal(values, zeros, variables)
+
+
+def placement_of(variables: Sequence[Any], in_group: bool = False) -> AbstractPlacement:
     """By where the variables lie now."""
     for variable in variables:
         layout = layout_of(variable)
         if layout is not None and layout.device_mesh is not None:
             mesh = layout.device_mesh.backend_mesh
             theirs = getattr(keras.distribution.distribution(), "batch_dim_name", "")  # a user may name any axis
-            return OnMesh(mesh, str(theirs) if theirs in mesh.axis_names else mesh.axis_names[0])
+            own = OnMesh(mesh, str(theirs) if theirs in mesh.axis_names else mesh.axis_names[0])
+            return InGroup(own) if in_group else own
     return OneDevice()
