@@ -53,6 +53,7 @@ class ApartFolders(NamedTuple):
     own: str  # whose folder is on this host
     folders: Mapping[str, HostFolder]  # by host
     chosen: HeldCheckpoint | None  # to go on from
+    at: Place | None  # where hosts have it that have a copy
     resume: Place | None  # where this host finds it, or at least its manifest
 
 
@@ -73,7 +74,7 @@ def apart_folders(request: LaunchRequest, run: str, here: str, folders: Mapping[
                     f"{folder} on {host} holds checkpoints already. Go on from them with --resume auto, or name "
                     "another folder."
                 )
-        return ApartFolders(folders[here].owner, folders, None, None)
+        return ApartFolders(folders[here].owner, folders, None, None, None)
     for host, there in folders.items():
         for name, why in there.passed_over:
             say(f"{name} on {host} is passed over: {why}")
@@ -82,7 +83,7 @@ def apart_folders(request: LaunchRequest, run: str, here: str, folders: Mapping[
         if request.resume != "auto":
             raise UsageError(f"can't resume: no host has a whole copy of {request.resume}. Copy one there.")
         say("no host has a checkpoint yet, starting from the beginning")
-        return ApartFolders(folders[here].owner, folders, None, None)
+        return ApartFolders(folders[here].owner, folders, None, None, None)
     _, chosen = found
     others = sorted({training for there in folders.values() for training in there.trainings} - {chosen.training})
     if others:
@@ -93,9 +94,8 @@ def apart_folders(request: LaunchRequest, run: str, here: str, folders: Mapping[
     having = holders(folders, chosen)
     say(f"going on from {chosen.name}, which run {chosen.run} wrote; it is on {', '.join(having)}")
     at = folder / chosen.name if request.resume == "auto" else place_of(request.resume)
-    return ApartFolders(
-        folders[here].owner, folders, chosen, at if here in having else put_manifest(folder, run, chosen)
-    )
+    mine = at if here in having else put_manifest(folder, run, chosen)
+    return ApartFolders(folders[here].owner, folders, chosen, at, mine)
 
 
 def _check_alike(request: LaunchRequest) -> None:

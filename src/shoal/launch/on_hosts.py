@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from shoal.checkpoint.addresses import place_of
 from shoal.cluster.messages import End
 from shoal.cluster.succession.electorate import Electorate
@@ -90,10 +92,13 @@ class HostedRun:
         """Give each agent its part. UsageError names the hosts that can't reach the coordinator's address."""
         assert plan.config.address is not None
         address = plan.config.address.removeprefix("tcp:")
+        config = plan.config
+        if self.apart is not None and self.apart.at is not None:
+            config = msgspec.structs.replace(config, resume=str(self.apart.at))
         self._agents.order(
             {
                 host: HostOrder(
-                    plan.config,
+                    config,
                     ids,
                     plan.max_restarts,
                     key.hex(),
