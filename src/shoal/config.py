@@ -85,6 +85,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     logs: str = ""  # folder of the per-worker logs
     saving: Saving | None = None  # None: no checkpoints
     resume: str | None = None  # the checkpoint to go on from
+    own_folder: str | None = None  # None: all hosts see one folder of checkpoints; else whose this process writes to
     check_every: int = CHECK_EVERY  # steps between two comparisons of the workers' weights
     epoch: float = 0.0  # seconds since the epoch when the monotonic clock of the launcher's host stood at 0
     record: bool = True  # keep one of what members do

@@ -75,6 +75,11 @@ class Sshd:
         """How often it has begun to listen."""
         return (self._folder / "log").read_text().count("listening")
 
+    @property
+    def pid(self) -> int:
+        """Whose root is the host's."""
+        return self._process.pid
+
     def start_again(self) -> None:
         """Its host was killed, and has booted."""
         self._process.wait()

@@ -48,7 +48,9 @@ class ToyWriter:
         self._disk.drafts.setdefault(draft.path.name, {})[part.name] = copied
         self._take(Written(draft, part))
 
-    def publish(self, draft: Draft, parts: Sequence[CheckpointPart], header: Mapping[str, Any], keep: int) -> None:
+    def publish(
+        self, draft: Draft, parts: Sequence[CheckpointPart], header: Mapping[str, Any], keep: int, hosts: object = ()
+    ) -> None:
         assert not self.busy, "one thing at a time"
         written = self._disk.drafts.get(draft.path.name, {})
         missing = [part.name for part in parts if part.name not in written]

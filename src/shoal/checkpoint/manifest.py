@@ -62,6 +62,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     parts: Annotated[tuple[CheckpointPart, ...], msgspec.Meta(max_length=1_000_000)]
     tensors: tuple[Tensor, ...]
     training: Name | None = None  # the run that this training began with, if that is another
+    # Whose folders have a copy each, where hosts do not see one folder; the one that this is in comes first.
+    hosts: tuple[Annotated[str, msgspec.Meta(max_length=255)], ...] = ()
     folder: Name | None = None  # that the parts are in, beside this file; None: they are beside it themselves
 
     @property

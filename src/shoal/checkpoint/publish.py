@@ -38,11 +38,12 @@ class NotWritten:
 
 
 def publish(
-    draft: Draft, parts: Sequence[CheckpointPart], header: Any, keep: int = 1
+    draft: Draft, parts: Sequence[CheckpointPart], header: Any, keep: int = 1, hosts: tuple[str, ...] = ()
 ) -> PublishedCheckpoint | NotWritten:
     """Makes a draft a checkpoint and prunes to the `keep` newest. For one member, when all have written their parts.
 
-    Until it is in its place, nobody takes it for a checkpoint; then it is whole. A UsageError if the header is no JSON.
+    Until it is in its place, nobody takes it for a checkpoint; then it is whole. `hosts`: whose folders get a copy
+    each, this one's first. A UsageError if the header is no JSON.
     """
     storage = storage_of(draft.folder)
     try:
@@ -57,6 +58,7 @@ def publish(
             tuple(parts),
             tensors,
             draft.training,
+            hosts,
             storage.folder_of_parts(draft),
         )
         data = manifest.encode(content)

@@ -79,13 +79,15 @@ class Writer:
             return
         self._start(draft, lambda: self._write(draft, part_name(number), image.view()))
 
-    def publish(self, draft: Draft, parts: Sequence[CheckpointPart], header: Any, keep: int = 1) -> None:
+    def publish(
+        self, draft: Draft, parts: Sequence[CheckpointPart], header: Any, keep: int = 1, hosts: tuple[str, ...] = ()
+    ) -> None:
         """For the chief: makes the draft a checkpoint, in the background, as publish.py does.
 
         The header must not change until that is done.
         """
         self._must_be_idle()
-        self._start(draft, lambda: publish(draft, parts, header, keep))
+        self._start(draft, lambda: publish(draft, parts, header, keep, hosts))
 
     def discard(self, draft: Draft) -> None:
         """A part failed, here or elsewhere: removes all that was written of this draft, in the background."""

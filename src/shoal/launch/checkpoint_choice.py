@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple
 
 from shoal.checkpoint.addresses import Place, place_of
 from shoal.checkpoint.schedule import parse
 from shoal.config import Saving
 from shoal.errors import BadCheckpoint, UsageError
+from shoal.launch.host_folder import HeldCheckpoint, HostFolder, holders, newest_held, owners, put_manifest
 from shoal.launch.outputs import say
 from shoal.launch.request import LaunchRequest
 
@@ -20,7 +24,9 @@ def claimed_by(folder: str, run: str) -> AbstractContextManager[int | None]:
     return storage_of(place_of(folder)).claimed(run, say)
 
 
-def saving_of(request: LaunchRequest, run: str, resumed: Place | None) -> Saving | None:
+def saving_of(
+    request: LaunchRequest, run: str, resumed: Place | None, apart: ApartFolders | None = None
+) -> Saving | None:
     """Where checkpoints go. Not among another training's: the newest of those might be taken for this one's."""
     parse(request.checkpoint_every)
     if request.keep < 1:
@@ -30,12 +36,77 @@ def saving_of(request: LaunchRequest, run: str, resumed: Place | None) -> Saving
     from shoal.checkpoint.storage.choice import storage_of
 
     folder = place_of(request.checkpoint)
+    if apart is not None:
+        first = apart.chosen.training if apart.chosen is not None else None
+        return Saving(str(folder), request.checkpoint_every, request.keep, run, first)
     if request.resume is None and storage_of(folder).checkpoints():
         raise UsageError(
             f"{folder} holds checkpoints already. Go on from them with --resume auto, or name another folder."
         )
     training = _training_of(folder, resumed) if resumed is not None else None
     return Saving(str(folder), request.checkpoint_every, request.keep, run, training)
+
+
+class ApartFolders(NamedTuple):
+    """Where hosts have folders of their own for checkpoints."""
+
+    own: str  # whose folder is on this host
+    folders: Mapping[str, HostFolder]  # by host
+    chosen: HeldCheckpoint | None  # to go on from
+    at: Place | None  # where hosts have it that have a copy
+    resume: Place | None  # where this host finds it, or at least its manifest
+
+
+def apart_folders(request: LaunchRequest, run: str, here: str, folders: Mapping[str, HostFolder]) -> ApartFolders:
+    """What follows for a run whose hosts do not see one folder. Tells the user. UsageError if it can't be."""
+    assert request.checkpoint is not None
+    _check_alike(request)
+    folder = place_of(request.checkpoint)
+    assert isinstance(folder, Path)
+    say(
+        f"checkpoints: {folder} is not the same folder on all hosts, so each of them ({', '.join(owners(folders))}) "
+        "writes a whole copy to its own"
+    )
+    if request.resume is None:
+        for host, there in folders.items():
+            if there.trainings:
+                raise UsageError(
+                    f"{folder} on {host} holds checkpoints already. Go on from them with --resume auto, or name "
+                    "another folder."
+                )
+        return ApartFolders(folders[here].owner, folders, None, None, None)
+    for host, there in folders.items():
+        for name, why in there.passed_over:
+            say(f"{name} on {host} is passed over: {why}")
+    found = newest_held(folders)
+    if found is None:
+        if request.resume != "auto":
+            raise UsageError(f"can't resume: no host has a whole copy of {request.resume}. Copy one there.")
+        say("no host has a checkpoint yet, starting from the beginning")
+        return ApartFolders(folders[here].owner, folders, None, None, None)
+    _, chosen = found
+    others = sorted({training for there in folders.values() for training in there.trainings} - {chosen.training})
+    if others:
+        raise UsageError(
+            f"{folder} holds checkpoints of another training, of run {others[0]}, on one of the hosts. Name another "
+            "folder with --checkpoint."
+        )
+    having = holders(folders, chosen)
+    say(f"going on from {chosen.name}, which run {chosen.run} wrote; it is on {', '.join(having)}")
+    at = folder / chosen.name if request.resume == "auto" else place_of(request.resume)
+    mine = at if here in having else put_manifest(folder, run, chosen)
+    return ApartFolders(folders[here].owner, folders, chosen, at, mine)
+
+
+def _check_alike(request: LaunchRequest) -> None:
+    """Only what all workers have alike can be written whole on each host."""
+    wrong = f"--strategy {request.strategy}" if request.strategy != "allreduce" else ""
+    wrong = "--servers" if request.servers else wrong
+    if wrong:
+        raise UsageError(
+            f"{wrong}: {request.checkpoint} is not the same folder on all hosts, and no host would have a whole "
+            "checkpoint. Name a folder that all hosts see, or an address in an object store, with --checkpoint."
+        )
 
 
 def _training_of(folder: Place, resumed: Place) -> str:

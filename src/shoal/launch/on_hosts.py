@@ -14,18 +14,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
+from shoal.checkpoint.addresses import place_of
 from shoal.cluster.messages import End
 from shoal.cluster.succession.electorate import Electorate
 from shoal.cluster.succession.succession_start import SuccessionStart
 from shoal.cluster.view import role_of
 from shoal.config import RunConfig, Servers
 from shoal.errors import UsageError
+from shoal.launch.checkpoint_choice import ApartFolders, apart_folders
 from shoal.launch.devices.reading import read_inventory
+from shoal.launch.host_folder import HeldCheckpoint, holders, look, marked, sweep_marks
 from shoal.launch.outputs import say
 from shoal.launch.plan import LaunchPlan, make_plan
 from shoal.launch.remote.agents import Agents, agent_words
 from shoal.launch.remote.agents_coordination import AgentsCoordination
-from shoal.launch.remote.channel import HostOrder, HostSuccession, Inquiry
+from shoal.launch.remote.channel import FolderInquiry, HostOrder, HostSuccession, Inquiry
 from shoal.launch.remote.host_facts import look_around
 from shoal.launch.remote.host_keeper import HostKeeper, KeeperPart
 from shoal.launch.remote.host_list import HostSlots, server_shares, shares
@@ -81,20 +86,38 @@ class HostedRun:
         voters = (FIRST_HOST, *placement.elsewhere)
         self._electorate = Electorate(voters, first_decides=on_split == ON_SPLIT_FIRST)
         self._joined: AgentsCoordination | None = None
+        self.apart: ApartFolders | None = None
 
     def order(self, plan: LaunchPlan, key: RunKey, pin: Pin, probe: Listener) -> None:
         """Give each agent its part. UsageError names the hosts that can't reach the coordinator's address."""
         assert plan.config.address is not None
         address = plan.config.address.removeprefix("tcp:")
+        config = plan.config
+        if self.apart is not None and self.apart.at is not None:
+            config = msgspec.structs.replace(config, resume=str(self.apart.at))
         self._agents.order(
             {
                 host: HostOrder(
-                    plan.config, ids, plan.max_restarts, key.hex(), str(pin), address, self._succession(plan, host)
+                    config,
+                    ids,
+                    plan.max_restarts,
+                    key.hex(),
+                    str(pin),
+                    address,
+                    self._succession(plan, host),
+                    self._lacks(host),
                 )
                 for host, ids in self._placement.elsewhere.items()
             },
             probe,
         )
+
+    def _lacks(self, host: str) -> HeldCheckpoint | None:
+        """The checkpoint to go on from, if this host has no copy of it."""
+        apart = self.apart
+        if apart is None or apart.chosen is None or host in holders(apart.folders, apart.chosen):
+            return None
+        return apart.chosen
 
     def prepare(self, folder: Path, config: RunConfig) -> bool:
         """Before the coordinator is started in this folder. Whether another can be elected in its place."""
@@ -160,7 +183,8 @@ def planned_on_hosts(
     if request.address is None:
         request = replace(request, address=_free_address({host: places[host] for host in placement.elsewhere}))
     inventory = read_inventory(environ)
-    draft = make_plan(request, environ, cores, run, placement.here, inventory)
+    unread = replace(request, resume=None, checkpoint=None)  # checkpoints are looked at on all hosts at once
+    draft = make_plan(unread, environ, cores, run, placement.here, inventory)
     script, is_module = find_script(request.script, request.is_module), request.is_module
     here = look_around(draft.config.backend, script, is_module, len(cores))
     passed = passed_on(environ, request.env)
@@ -169,17 +193,44 @@ def planned_on_hosts(
             raise UsageError("--sync copies over ssh. With Slurm or Ray have the script on a disk that all nodes see.")
         sync(synced_folder(script, is_module), list(placement.elsewhere), shell, say)
     agents = Agents(shell, list(placement.elsewhere), agent_words(request.remote_python or sys.executable))
-    with contextlib.closing(HostedRun(placement, agents, request.on_split)) as hosted:
-        inquiry = Inquiry(os.getcwd(), script, is_module, draft.config.backend, passed)
-        facts = agents.inquire(inquiry, here)
+    with (
+        contextlib.ExitStack() as stack,
+        contextlib.closing(HostedRun(placement, agents, request.on_split)) as hosted,
+    ):
+        asked = _folder_inquiry(request, run, next((h.name for h, o in zip(hosts, own, strict=True) if o), None))
+        inquiry = Inquiry(os.getcwd(), script, is_module, draft.config.backend, passed, asked)
+        apart = None
+        if asked is None:
+            facts = agents.inquire(inquiry, here)
+        else:
+            folder = Path(asked.folder)
+            sweep_marks(folder, run)
+            owner = stack.enter_context(marked(folder, run, asked.host))
+            facts = agents.inquire(inquiry, here)
+            if any(there.owner != owner for there in agents.folders.values()):
+                folders = {asked.host: look(folder, request.resume, owner), **agents.folders}
+                apart = apart_folders(request, run, asked.host, folders)
+        hosted.apart = apart
         threads = request.threads or placement.threads({host: told.cores for host, told in facts.items()}, len(cores))
-        plan = make_plan(replace(request, threads=threads), environ, cores, run, placement.here, inventory)
+        plan = make_plan(replace(request, threads=threads), environ, cores, run, placement.here, inventory, apart)
         listed = [f"this one ({_told(placement.here)})"] if placement.here else []
         listed += [f"{host} ({_told(ids)})" for host, ids in placement.elsewhere.items()]
         say(f"hosts: {', '.join(listed)}, by {shell.program}")
         if plan.config.servers is not None and (warning := _too_few_hosts(placement, plan.config.servers)):
             say(warning)
         yield plan, hosted
+
+
+def _folder_inquiry(request: LaunchRequest, run: str, here: str | None) -> FolderInquiry | None:
+    """`here`: what this host is called among the run's; None if it is none of them."""
+    if request.checkpoint is None:
+        return None
+    place = place_of(request.checkpoint)
+    return (
+        FolderInquiry(str(place), run, request.resume, here or "the launcher's host")
+        if isinstance(place, Path)
+        else None
+    )
 
 
 def check_split(request: LaunchRequest) -> None:

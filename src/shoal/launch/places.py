@@ -38,12 +38,20 @@ class PlaceAsker:
     """`host`: of this machine, for the other workers; None: the one that reaches the coordinator."""
 
     def __init__(
-        self, where: str, key: RunKey, pin: Pin | None, script: ScriptHere, host: str | None, own: bool = False
+        self,
+        where: str,
+        key: RunKey,
+        pin: Pin | None,
+        script: ScriptHere,
+        host: str | None,
+        own: bool = False,
+        own_folder: str | None = None,
     ) -> None:
         """`where`: HOST:PORT of the coordinator. A name is looked up each time: it may mean another address later.
 
         `pin`: of its certificate; None: whoever listens there and holds the key is the one. `own`: places are for the
-        run's own workers, not for guests.
+        run's own workers, not for guests. `own_folder`: whose folder of checkpoints is here, where hosts have
+        their own.
         """
         self.where = where
         self._name, self._port = names.host_and_port(where)
@@ -52,6 +60,7 @@ class PlaceAsker:
         self._script = script
         self._host = names.own_address(host) if host is not None else None
         self._own = own
+        self._own_folder = own_folder
         self._config: RunConfig | None = None
         self.address = ""  # that has led there
 
@@ -76,6 +85,8 @@ class PlaceAsker:
             host=self._host or host,
             resume=None,  # the others have done that
             logs="",  # those of the other host
+            # Nobody has looked at a guest's disk: it writes nothing.
+            own_folder=None if place.config.own_folder is None else self._own_folder or "",
         )
         self._config = config
         return JoinerPlace(place.member, config)

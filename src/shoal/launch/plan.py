@@ -15,7 +15,7 @@ from shoal.config import STRATEGIES, TRANSPORTS, Deadlines, Devices, RunConfig, 
 from shoal.errors import UsageError
 from shoal.launch import environment, logs
 from shoal.launch.backend_choice import choose_backend
-from shoal.launch.checkpoint_choice import resumed_by, saving_of
+from shoal.launch.checkpoint_choice import ApartFolders, resumed_by, saving_of
 from shoal.launch.companion import CompanionPlan
 from shoal.launch.devices.assignment import (
     DeviceAssignment,
@@ -95,11 +95,13 @@ def make_plan(
     run: str | None = None,
     here: tuple[str, ...] | None = None,
     inventory: Inventory | None = None,
+    apart: ApartFolders | None = None,
 ) -> LaunchPlan:
     """Check everything and fill in what was left open. UsageError says what to change.
 
     Who has locked the folder of checkpoints has done it for the run of this id. `here`: the members that are started on
-    this host, of a run that has others elsewhere. `inventory`: this host's accelerators.
+    this host, of a run that has others elsewhere. `inventory`: this host's accelerators. `apart`: where hosts
+    have folders of their own for checkpoints.
     """
     request = _with_address(request)
     inventory = inventory or Inventory()
@@ -137,7 +139,7 @@ def make_plan(
     threads = request.threads or max(1, len(cores) // max(1, len(of_workers)))
     seed = secrets.randbelow(2**32)
     run = run or new_run()
-    resume = resumed_by(request)
+    resume = resumed_by(request) if apart is None else apart.resume
     config = RunConfig(
         run=run,
         workers=request.workers,
@@ -161,7 +163,8 @@ def make_plan(
         host=_host(request),
         deadlines=_deadlines(request),
         check_every=request.check_every,
-        saving=saving_of(request, run, resume),
+        saving=saving_of(request, run, resume, apart),
+        own_folder=apart.own if apart is not None else None,
         resume=str(resume) if resume is not None else None,
         seed=seed,
         epoch=time.time() - time.monotonic(),

@@ -330,6 +330,10 @@ class Session:
         return self._config.saving
 
     @property
+    def own_folder(self) -> str | None:
+        return self._config.own_folder
+
+    @property
     def save_now(self) -> bool:
         return self.coordinator_link is not None and self.coordinator_link.save_now
 

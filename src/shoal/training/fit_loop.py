@@ -24,13 +24,14 @@ from shoal.training.position import Position
 from shoal.training.prepared import FitArguments, Prepared
 from shoal.training.resuming import Expected, cannot_resume, resume
 from shoal.training.run import Run
-from shoal.training.saving import Saver
+from shoal.training.saving import Saver, needs_one_folder
 from shoal.training.served_saving import ServersParts
 
 
 class AbstractTraining(ABC):
     """One `fit`: its epochs."""
 
+    holds_apart = ""  # what different workers hold, of which no worker has all
     asynchronous = False  # whether a worker's update waits for no other's
 
     def __init__(self, run: Run, prepared: Prepared, arguments: FitArguments, call: int) -> None:
@@ -143,6 +144,8 @@ class AbstractTraining(ABC):
         run, prepared = self._run, self._prepared
         if run.saving is None:
             return None
+        if run.own_folder is not None and self.holds_apart:
+            raise needs_one_folder(self.holds_apart)
         return Saver(run, run.saving, prepared.described, self._engine, self._optimizer, servers)
 
     def _finish_saving(self) -> None:
@@ -169,7 +172,7 @@ class AbstractTraining(ABC):
 
     def _read(self, checkpoint: Place, expected: Expected) -> Result:
         """A checkpoint, for `take`. Collective."""
-        return resume(self._run.worker_group, checkpoint, expected)
+        return resume(self._run.worker_group, checkpoint, expected, self._run.own_folder is not None)
 
     @property
     def _has_trained(self) -> bool:

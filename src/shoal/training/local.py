@@ -51,6 +51,8 @@ _OF_CHECKPOINT = 2  # values of a state that a checkpoint has too; a newcomer is
 class LocalTraining(AbstractTrainingTogether):
     """A `fit` in which replicas take steps of their own, and meet after every so many of them."""
 
+    holds_apart = "the state of LocalSGD's replicas"
+
     def __init__(
         self,
         run: Run,

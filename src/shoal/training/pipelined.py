@@ -50,6 +50,8 @@ _OF_CHECKPOINT = 2  # values of a state that a checkpoint has too; a newcomer is
 class PipelinedTraining(AbstractStepwiseTraining):
     """A `fit` in which each worker trains its stages of the model."""
 
+    holds_apart = "a pipeline's stages"
+
     def __init__(
         self,
         run: Run,

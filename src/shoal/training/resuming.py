@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.checkpoint.addresses import Place
+from shoal.checkpoint.host_folders import readers
 from shoal.checkpoint.manifest import Manifest
-from shoal.checkpoint.read import describe, load
+from shoal.checkpoint.read import describe, load, looks_whole
 from shoal.checkpoint.resumed import to_bytes
 from shoal.checkpoint.tensor_names import (
     CALLBACK,
@@ -29,12 +30,13 @@ from shoal.checkpoint.tensor_names import (
     tables_in,
 )
 from shoal.collectives.group import AbstractGroup, Result, WorkerGroup
-from shoal.errors import Diverged, UsageError
+from shoal.errors import BadCheckpoint, Diverged, UsageError
 from shoal.strategies.schema import Array
 from shoal.training import position
 from shoal.training.engine import Engine, is_window
 from shoal.training.optimizer import Named, TrainedOptimizer
 
+_DAMAGED = b"damaged"
 _SHOWN = 4  # variables of each kind of difference that an error names
 
 Listed = dict[str, list[Named]]  # by kind: path and shape of every variable, in order
@@ -53,11 +55,26 @@ class Expected(NamedTuple):
     shared: Sequence[int] = ()  # the numbers of its variables that every worker of a pipeline has
 
 
-def resume(worker_group: WorkerGroup, path: Place, expected: Expected) -> Result:
+def resume(worker_group: WorkerGroup, path: Place, expected: Expected, apart: bool = False) -> Result:
     """The state in a checkpoint, for `Training.take`. The chief reads it and passes it on. Collective.
 
-    A UsageError, on all workers, if it is of another model.
+    `apart`: hosts have copies in folders of their own, and the first worker that finds an undamaged one reads it. A
+    UsageError, on all workers, if it is of another model, or all copies are damaged.
     """
+
+    def act_apart(group: AbstractGroup) -> Result:
+        told = group.gather("who has a copy of the checkpoint", b"\1" if looks_whole(path) else b"\0")
+        damage = []
+        for reader in readers([value == b"\1" for value in told]):
+            given = _read_or_tell(path, expected) if group.rank == reader else None
+            others = set(range(group.size)) - {reader}
+            found = group.pass_on("a copy of the checkpoint", reader, others, given) or given
+            assert found is not None
+            if found.values[0] != _DAMAGED:
+                return found
+            damage.append(f"{group.members[reader]}: {found.values[1].decode()}")
+        why = f"every copy of it is damaged ({'; '.join(damage)})" if damage else "no host of this run has a copy of it"
+        return Result([_DAMAGED, why.encode(), b""], [])
 
     def act(group: AbstractGroup) -> Result:
         given = _read(path, expected) if group.rank == 0 else None
@@ -66,10 +83,23 @@ def resume(worker_group: WorkerGroup, path: Place, expected: Expected) -> Result
         assert found is not None
         return found
 
-    (wrong, *values), arrays = worker_group.commit(act)
+    (wrong, *values), arrays = worker_group.commit(act_apart if apart else act)
+    if wrong == _DAMAGED:
+        raise UsageError(
+            f"can't resume from {path}: {values[0].decode()}. Copy the folder from a host that has it to the same path "
+            "on a host of this run, or resume from an older one with --resume PATH."
+        )
     if wrong:
         raise cannot_resume(path, wrong.decode())
     return Result(values, arrays)
+
+
+def _read_or_tell(path: Place, expected: Expected) -> Result:
+    """As `_read`; damage is told to the others, who may have a copy without."""
+    try:
+        return _read(path, expected)
+    except BadCheckpoint as error:
+        return Result([_DAMAGED, error.why.encode()], [])
 
 
 def resume_by_stage(worker_group: WorkerGroup, path: Place, expected: Expected, load_stages: LoadStages) -> Result:

@@ -37,6 +37,12 @@ class Run(Protocol):
     def saving(self) -> Saving | None:
         """Where and how often checkpoints are written, if at all."""
 
+    @property
+    def own_folder(self) -> str | None:
+        """None: all hosts see one folder of checkpoints. Otherwise the host whose folder this worker's is; empty: it
+        has none.
+        """
+
     save_now: bool  # somebody has asked for a checkpoint; taken back when one begins
 
     @property

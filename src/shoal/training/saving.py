@@ -5,6 +5,9 @@
     a writer is lost before its part was told: the draft is given up; the next checkpoint comes when it is due
 
 All hear the same notes, so whoever becomes the chief knows which parts there are.
+
+Where hosts have folders of their own (checkpoint/host_folders.py), each gets a copy, when all parts of all copies are
+on disk; the first worker of each folder does there what is said here of the chief.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import msgspec
 from shoal.checkpoint.addresses import place_of
 from shoal.checkpoint.divide import divide
 from shoal.checkpoint.drafts import Draft, step_of
+from shoal.checkpoint.host_folders import FolderWriters
 from shoal.checkpoint.manifest import CheckpointPart
 from shoal.checkpoint.publish import NotWritten, PublishedCheckpoint
 from shoal.checkpoint.resumed import to_text
@@ -27,6 +31,7 @@ from shoal.checkpoint.tensor_names import CALLBACK, METRIC, OPTIMIZER, SEEDS, ST
 from shoal.checkpoint.writer import Writer, Written
 from shoal.collectives.group import Result, WorkerGroup
 from shoal.config import Saving
+from shoal.errors import UsageError
 from shoal.observe.story import StoryKind
 from shoal.store.decisions.worker_state import Rest
 from shoal.strategies.notes import Note
@@ -57,6 +62,7 @@ class _OpenDraft(NamedTuple):
     header: dict[str, Any]
     parts: dict[str, CheckpointPart]
     servers: list[CheckpointPart]
+    folders: FolderWriters | None  # None: there is one for all
 
 
 class Saver:
@@ -139,16 +145,26 @@ class Saver:
 
         The chief has the servers copy what they have, too; in asynchronous training, in a pause that it asked for.
         """
-        if not self._is_begun(step):
+        is_begun, folders = self._is_begun(step), None
+        if self._asked.own_folder is not None:
+            if replicas is not None or left_out:
+                raise needs_one_folder("what a codec has left out" if left_out else "the replicas' state")
+            folders = self._folders(is_begun)
+            is_begun = folders is not None
+        if not is_begun:
             return
         tensors = self._named(given.arrays)
         if replicas is not None:
             tensors = {name: tensors[name] for name in tensors if name not in self._of_optimizers()} | replicas.alike
-        shares = divide({name: array.nbytes for name, array in tensors.items()}, len(members))
-        mine = {name: tensors[name] for name in shares[members.index(self._me)]}
+        sizes = {name: array.nbytes for name, array in tensors.items()}
+        if folders is None:
+            share = divide(sizes, len(members))[members.index(self._me)]
+        else:
+            share = folders.share(self._me, sizes)
+        mine = {name: tensors[name] for name in share}
         mine |= replicas.own if replicas is not None else {}
         mine |= left_out or {}
-        draft = self._draft(step, view, members, given.values, call, returned, mine)
+        draft = self._draft(step, view, members, given.values, call, returned, mine, folders)
         self._asks = is_chief
         if self._servers is not None and is_chief:
             self._servers.begin(draft, len(members), rest)
@@ -168,6 +184,18 @@ class Saver:
         """
         if self._is_begun(step):
             self._draft(step, view, members, values, call, returned, tensors())
+
+    def _folders(self, is_idle: bool) -> FolderWriters | None:
+        """Who writes to whose folder; None if somebody still writes the checkpoint before: then there is none now.
+        Collective.
+        """
+        told = self._asked.worker_group.gather(
+            "the folders of checkpoints", msgspec.msgpack.encode((self._asked.own_folder or "", is_idle))
+        )
+        answers = [msgspec.msgpack.decode(value, type=tuple[str, bool]) for value in told.values]
+        if not all(idle for _, idle in answers):
+            return None
+        return FolderWriters(dict(zip(told.members, (folder for folder, _ in answers), strict=True)))
 
     def small(self, metrics: Sequence[Array], seeds: Array, callbacks: Sequence[Array]) -> dict[str, Array]:
         """What is no part of the model, by name."""
@@ -190,6 +218,7 @@ class Saver:
         call: int,
         returned: KeptOutcomes,
         mine: Mapping[str, Array],
+        folders: FolderWriters | None = None,
     ) -> Draft:
         """Begins to write this worker's part."""
         header = {
@@ -206,14 +235,17 @@ class Saver:
                 "what the first of them returned: only a script that begins after them can go on from a checkpoint"
             )
         draft = Draft(self._folder, self._run, step, view, self._training)
-        self._open = _OpenDraft(draft, members, header, {}, [])
-        self._writer.begin(draft, members.index(self._me), mine)
+        self._open = _OpenDraft(draft, members if folders is None else folders.writers, header, {}, [], folders)
+        if self._me in self._open.writers:
+            self._writer.begin(draft, members.index(self._me), mine)
         return draft
 
     def hear(self, members: tuple[str, ...], notes: Sequence[Note], is_chief: bool) -> None:
         """After a step: what everyone told of their parts."""
         if self._open is None:
             return
+        if self._open.folders is not None:
+            is_chief = self._open.folders.leads(self._me, members)
         for member, note in zip(members, notes, strict=True):
             if note.part is None or note.part.step != self._open.draft.step:
                 continue
@@ -260,7 +292,9 @@ class Saver:
         self._writer.wait(_FINISH_WITHIN)
         self._look()
         if self._open is not None:
-            self._give_up("the run went back to an earlier step", self._asked.is_chief)
+            folders, here = self._open.folders, self._asked.worker_group.members
+            is_chief = self._asked.is_chief if folders is None else folders.leads(self._me, here)
+            self._give_up("the run went back to an earlier step", is_chief)
 
     def _wait(self) -> None:
         self._writer.wait(_FINISH_WITHIN)
@@ -276,9 +310,13 @@ class Saver:
         if not is_chief:
             self._counters.checkpoint(opened.draft.step)
         else:
-            parts = [*(opened.parts[writer] for writer in opened.writers), *opened.servers]
+            folders = opened.folders
+            writers, hosts = opened.writers, tuple[str, ...]()
+            if folders is not None:
+                writers, hosts = folders.beside(self._me), folders.hosts(self._me)
+            parts = [*(opened.parts[writer] for writer in writers), *opened.servers]
             self._writer.wait(_FINISH_WITHIN)
-            self._writer.publish(opened.draft, parts, opened.header, self._keep)
+            self._writer.publish(opened.draft, parts, opened.header, self._keep, hosts)
             self._publishing = True
 
     def _give_up(self, why: str, is_chief: bool) -> None:
@@ -338,3 +376,11 @@ class Saver:
     def _warn(self, text: str) -> None:
         self._happened(StoryKind.CHECKPOINT, text, None)
         print(f"\nshoal: {text}", file=sys.stderr, flush=True)
+
+
+def needs_one_folder(what: str) -> UsageError:
+    """Each host would have but a part of it."""
+    return UsageError(
+        f"{what} can't be in checkpoints of this run: each host has a folder of its own, and no worker has all of it. "
+        "Name a folder that all hosts see, or an address in an object store, with --checkpoint."
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +18,8 @@ import msgspec
 from shoal.clock import Deadline
 from shoal.errors import BadFrame, UsageError, WireError
 from shoal.launch.agent import HostPart, attend, log_folder
+from shoal.launch.checkpoint_choice import claimed_by
+from shoal.launch.host_folder import HostFolder, look, marked, put_manifest, sweep_marks
 from shoal.launch.logs import Logs
 from shoal.launch.outputs import say
 from shoal.launch.places import PlaceAsker, ScriptHere
@@ -26,6 +28,7 @@ from shoal.launch.remote.channel import (
     AgentChannel,
     AgentLeft,
     FactsTold,
+    FolderInquiry,
     Go,
     HostOrder,
     HostSuccession,
@@ -71,6 +74,22 @@ def main(environ: Mapping[str, str]) -> int:
 
 def _take_part(channel: AgentChannel, relay: Relay, environ: Mapping[str, str]) -> str:
     """Returns why it ended early, if it did."""
+    with ExitStack() as stack:
+        return _take_part_with(channel, relay, environ, stack)
+
+
+def _look_at(asked: FolderInquiry, stack: ExitStack) -> HostFolder:
+    """What is in the folder for checkpoints; which is the run's until the stack is closed."""
+    folder = Path(asked.folder)
+    owner = stack.enter_context(marked(folder, asked.run, asked.host))
+    if owner == asked.host:  # nobody of the run has locked it yet
+        claimed = stack.enter_context(claimed_by(asked.folder, asked.run))
+        if claimed is not None:
+            sweep_marks(folder, asked.run)
+    return look(folder, asked.resume, owner)
+
+
+def _take_part_with(channel: AgentChannel, relay: Relay, environ: Mapping[str, str], stack: ExitStack) -> str:
     inquiry = _next(channel, Inquiry)
     environ = {**environ, **inquiry.environment}
     try:
@@ -82,13 +101,21 @@ def _take_part(channel: AgentChannel, relay: Relay, environ: Mapping[str, str]) 
         ) from error
     cores = sorted(os.sched_getaffinity(0))
     script = find_script(inquiry.script, inquiry.is_module)
-    channel.send(FactsTold(look_around(inquiry.backend, script, inquiry.is_module, len(cores))))
+    facts = look_around(inquiry.backend, script, inquiry.is_module, len(cores))
+    held = _look_at(inquiry.checkpoints, stack) if inquiry.checkpoints is not None else None
+    channel.send(FactsTold(facts, held))
 
     order = _next(channel, HostOrder)
     config = msgspec.structs.replace(order.config, script=script, logs="")
+    if config.own_folder is not None:
+        assert held is not None
+        config = msgspec.structs.replace(config, own_folder=held.owner)
+    if order.resumed is not None and config.saving is not None:
+        known = put_manifest(Path(config.saving.folder), config.run, order.resumed)
+        config = msgspec.structs.replace(config, resume=str(known))
     token = JoinToken(config.run, RunKey(bytes.fromhex(order.key)), Pin.parse(order.pin))
     own = ScriptHere(script, config.arguments, config.is_module)
-    asker = PlaceAsker(order.address, token.key, token.pin, own, None, own=True)
+    asker = PlaceAsker(order.address, token.key, token.pin, own, None, own=True, own_folder=config.own_folder)
     host = _reach(asker, _REACH_WITHIN, insist=False)
     channel.send(Reached())
 

@@ -18,6 +18,7 @@ from shoal.cluster.launcher_pipe import Reaped, Spawned
 from shoal.cluster.messages import TO_COORDINATOR, End
 from shoal.cluster.succession.electorate import Electorate
 from shoal.errors import BadFrame, UsageError
+from shoal.launch.host_folder import HostFolder
 from shoal.launch.processes import hold_interrupts
 from shoal.launch.remote.channel import AgentChannel, AgentLeft, FactsTold, Go, HostOrder, Inquiry, Reached, Unable
 from shoal.launch.remote.host_facts import HostFacts, advice, differences
@@ -82,6 +83,7 @@ class Agents:
         self._shell = shell
         self._words = words
         self._is_closed = False
+        self.folders: dict[str, HostFolder] = {}  # for checkpoints, by host, once they were asked
         self._inquiry: Inquiry | None = None
         self._here: HostFacts | None = None
         self._orders: Mapping[str, HostOrder] = {}
@@ -105,13 +107,18 @@ class Agents:
     def inquire(self, inquiry: Inquiry, here: HostFacts) -> dict[str, HostFacts]:
         """What each host has. UsageError names those that can't take part, or where something differs from here."""
         self._inquiry, self._here = inquiry, here
-        self._tell_all(dict.fromkeys(self._agents, inquiry))
+        self._tell_all({host: _asked_of(host, inquiry) for host in self._agents})
         told = self._answers(FactsTold, lambda: None)
         facts = {host: answer.facts for host, answer in told.items() if isinstance(answer, FactsTold)}
         wrong = {host: phrases for host in facts if (phrases := differences(facts[host], host, here))}
         if wrong:
             each = "; ".join(phrase for phrases in wrong.values() for phrase in phrases)
             raise UsageError(f"the hosts are not alike: {each}. {advice(tuple(p for w in wrong.values() for p in w))}.")
+        self.folders = {
+            host: answer.folder
+            for host, answer in told.items()
+            if isinstance(answer, FactsTold) and answer.folder is not None
+        }
         return facts
 
     def order(self, orders: Mapping[str, HostOrder], probe: Listener) -> None:
@@ -160,7 +167,7 @@ class Agents:
             me = f"{host} ({self._returns[host] + 1})"
             succession = msgspec.structs.replace(succession, me=me, electorate=Electorate(()), epoch=epoch)
         config = msgspec.structs.replace(order.config, resume=None)  # the others have done that
-        order = msgspec.structs.replace(order, config=config, members=members, succession=succession)
+        order = msgspec.structs.replace(order, config=config, members=members, succession=succession, resumed=None)
         threading.Thread(target=self._try, args=(host, order), name=f"shoal-return-of-{host}", daemon=True).start()
 
     def hear(self) -> list[tuple[str, AgentNews]]:
@@ -263,7 +270,7 @@ class Agents:
         assert self._inquiry is not None
         assert self._here is not None
         agent.members = set(order.members)
-        agent.channel.send(self._inquiry)
+        agent.channel.send(_asked_of(agent.host, self._inquiry))
         told = agent.channel.next()
         if isinstance(told, FactsTold) and (phrases := differences(told.facts, agent.host, self._here)):
             return ReturnFailed(agent.host, f"it is not alike any more: {'; '.join(phrases)}", is_unlike=True)
@@ -339,6 +346,13 @@ class Agents:
             self._selector.select(0.05)
             heed()
         heed()
+
+
+def _asked_of(host: str, inquiry: Inquiry) -> Inquiry:
+    """With its name, where that matters."""
+    if inquiry.checkpoints is None:
+        return inquiry
+    return msgspec.structs.replace(inquiry, checkpoints=msgspec.structs.replace(inquiry.checkpoints, host=host))
 
 
 def _bury(agent: Agent) -> None:

@@ -29,10 +29,20 @@ from shoal.cluster.messages import End
 from shoal.cluster.succession.electorate import Electorate
 from shoal.config import RunConfig
 from shoal.errors import BadFrame
+from shoal.launch.host_folder import HeldCheckpoint, HostFolder
 from shoal.launch.remote.host_facts import HostFacts
 from shoal.wire.messages import Message
 
 LINE_LIMIT = 4 << 20  # bytes
+
+
+class FolderInquiry(msgspec.Struct, frozen=True):
+    """Whose is this folder for checkpoints, and what is in it?"""
+
+    folder: str
+    run: str
+    resume: str | None  # as on the command line
+    host: str = ""  # what the one that is asked is called
 
 
 class Inquiry(Message, frozen=True):
@@ -43,12 +53,14 @@ class Inquiry(Message, frozen=True):
     is_module: bool
     backend: str
     environment: dict[str, str]  # on top of the host's own
+    checkpoints: FolderInquiry | None = None  # None: there are none on disks
 
 
 class FactsTold(Message, frozen=True):
     """Agent -> launcher."""
 
     facts: HostFacts
+    folder: HostFolder | None = None  # for checkpoints, if that was asked
 
 
 class Unable(Message, frozen=True):
@@ -77,6 +89,7 @@ class HostOrder(Message, frozen=True):
     pin: str  # of the coordinator's certificate
     address: str  # HOST:PORT where it listens
     succession: HostSuccession | None = None  # None: the run ends with its first loss
+    resumed: HeldCheckpoint | None = None  # that the run goes on from, if this host has no copy of it
 
 
 class Reached(Message, frozen=True):
