@@ -22,6 +22,7 @@ from shoal.hook.served.shard_state import ShardState, parameters_of
 from shoal.hook.tables.row_table import RowTable
 from shoal.hook.tables.sharded_embedding import ShardedEmbedding
 from shoal.hook.tables.worker_tables import TablesOnServers
+from shoal.session import this_process
 from shoal.store.decisions.shards import into_shards
 from shoal.store.values.rows import Table
 from shoal.training import store_layout
@@ -109,7 +110,7 @@ class Beside:
         self.states = self.shard()
         self._rng = np.random.default_rng(5)
         model.optimizer.build(self.trainable)
-        self._engine = ENGINES.of(model)
+        self._engine = ENGINES.of(model, this_process.current())
         self._engine.begin(0)
         self._engine.trace((np.zeros((2, 300), np.float32), np.zeros(2, np.int64)))
 
@@ -391,7 +392,7 @@ def cuts() -> dict[int, int]:
     """By the number of servers: how many parameters lie in more than one shard."""
     model = make_model(optimizers.Adam(0.1))
     model.optimizer.build(model.trainable_variables)
-    engine = ENGINES.of(model)
+    engine = ENGINES.of(model, this_process.current())
     engine.begin(0)
     shape = engine.trace((np.zeros((2, 300), np.float32), np.zeros(2, np.int64))).only
     store_layout.SHARD_BYTES = 1 << 16
@@ -568,7 +569,7 @@ def newcomer_with_another_window() -> str:
         model = keras.Model(inputs, layers.Dense(1)(rows))
         model.compile(optimizers.SGD(0.1), "mse")
         TABLES.of(model).layers[0].resize(width)
-        return model, ENGINES.of(model)
+        return model, ENGINES.of(model, this_process.current())
 
     (old, elder), (young, newcomer) = engine(5), engine(3)
     elder.begin(0)
