@@ -18,6 +18,8 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
+from shoal.ending import end_at_once
+
 ORPHAN = 70  # exit code: its leader is gone
 
 
