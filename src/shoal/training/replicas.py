@@ -66,7 +66,7 @@ class InnerSteps:
         ]
 
     def take(self, piece: int, batch: Any, rows: int) -> tuple[dict[int, Array], Logs]:
-        """One step, on a piece of a batch. What it has added to the metrics, by their places, and logs that are none."""
+        """One step, on a piece. What it has added to the metrics, by their places, and logs that are none."""
         self._engine.settle()
         counted: dict[int, Array] = {}
         logs: Logs = {}
