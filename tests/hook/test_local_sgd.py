@@ -88,6 +88,34 @@ def test_a_checkpoint_in_the_middle_of_an_epoch_has_the_weights_of_each_replica(
     assert other["weights"] == expected["weights"]
 
 
+@pytest.mark.timeout(300)
+def test_the_replica_of_a_fast_worker_takes_more_steps_where_they_are_uneven(trainings: Trainings) -> None:
+    out = trainings.folder / "uneven"
+    result = trainings.shoal("torch", "-n 2 --threads 1", "local_uneven.py", out, 0.008, 1)
+    succeeded(result)
+    fast, slow = told(out)
+    assert fast["weights"] == slow["weights"]
+    assert [one + other for one, other in zip(fast["steps"], slow["steps"], strict=True)] == [2 * 4] * 12
+    assert (fast["steps"][0], slow["steps"][0]) == (4, 4), "nothing is known yet"
+    assert fast["steps"][-1] > 4 > slow["steps"][-1] >= 1
+    assert "384 samples" in result.stdout + result.stderr
+
+
+@pytest.mark.timeout(300)
+def test_the_same_uneven_counts_give_the_same_bits_after_a_kill_and_when_resumed(trainings: Trainings) -> None:
+    calm, killed, resumed, saved = (trainings.folder / f"{name}-uneven" for name in ("calm", "killed", "on", "saved"))
+    succeeded(trainings.shoal("torch", "-n 1 --threads 1", "local_uneven.py", calm, 0.0, 1, "fixed"))
+    options = f"-n 2 --threads 1 --max-restarts 0 --checkpoint {saved} --checkpoint-every 24steps --keep 9"
+    succeeded(trainings.shoal("torch", options, "local_uneven.py", killed, 0.0, 1, "fixed", "kill"))
+    assert (killed / "killed").exists()
+    assert told(killed)[0]["weights"] == told(calm)[0]["weights"]
+    (before,) = saved.glob("*24")  # six rounds: the next begins with counts that this one has
+    succeeded(
+        trainings.shoal("torch", f"-n 1 --threads 1 --resume {before}", "local_uneven.py", resumed, 0.0, 1, "fixed")
+    )
+    assert told(resumed)[0]["weights"] == told(calm)[0]["weights"]
+
+
 REFUSED = {
     "shared": "this SGD is the model's own optimizer too",
     "of_two_models": "this SGD has trained other weights than this model's",

@@ -105,6 +105,8 @@ REFUSED = {
     "LocalSGD and parameter servers can't be combined": lambda: LocalSGD().train(
         Told(servers=Servers(1, 1, staleness=0)), Heard()
     ),
+    "LocalSGD(uneven=1): expected True or False": lambda: LocalSGD(uneven=1),  # type: ignore[arg-type]
+    "LocalSGD(uneven=True, streaming=2) can't be combined": lambda: LocalSGD(uneven=True, streaming=2),
     "LocalSGD trains with `model.fit`": LocalSGD().refuse_single_steps,
 }
 

@@ -57,6 +57,7 @@ class RoundSettings(NamedTuple):
     every: int  # steps of a round
     streaming: int | None = None  # the fragments that are exchanged one at a time while steps go on; None: all at once
     copies: bool = True  # what a replica keeps is on a second host, if its worker is alone on its own
+    uneven: bool = False  # replicas of fast workers take more of a round's steps than those of slow ones
 
 
 class Trainings(Protocol[T_co]):

@@ -32,6 +32,8 @@ class LocalSGD(AbstractStrategy):
     optimizer stands in for a lost one.
     `streaming` cuts the weights into so many fragments, of which one at a time is exchanged, in the background, while
     replicas go on (Streaming DiLoCo). It divides `every`. None: all at once, and replicas wait.
+    `uneven`: replicas of fast workers take more steps of a round than those of slow ones, `replicas * every` in all, so
+    that nobody waits. The bits depend on the workers' measured speeds then.
     """
 
     every: int | None = None
@@ -40,6 +42,7 @@ class LocalSGD(AbstractStrategy):
     compress: str | AbstractCodec | AbstractLossy | None = None
     copies: bool = True
     streaming: int | None = None
+    uneven: bool = False
 
     def __post_init__(self) -> None:
         numbers = (
@@ -50,6 +53,13 @@ class LocalSGD(AbstractStrategy):
         for name, least, number in numbers:
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
                 raise UsageError(f"LocalSGD({name}={number!r}): expected a whole number, at least {least}.")
+        if not isinstance(self.uneven, bool):
+            raise UsageError(f"LocalSGD(uneven={self.uneven!r}): expected True or False.")
+        if self.uneven and self.streaming is not None:
+            raise UsageError(
+                f"LocalSGD(uneven=True, streaming={self.streaming}) can't be combined: fragments are exchanged "
+                "after steps of which every replica has taken as many. Leave out one of them."
+            )
         self.codec_for(None)
 
     @property
@@ -93,5 +103,5 @@ class LocalSGD(AbstractStrategy):
                 f"LocalSGD(every={every}, streaming={self.streaming}): expected a number of fragments that divides "
                 "`every`: after each so many steps the next one is exchanged."
             )
-        settings = RoundSettings(replicas, every, self.streaming, self.copies)
+        settings = RoundSettings(replicas, every, self.streaming, self.copies, self.uneven)
         return trainings.in_rounds(settings, self.outer)

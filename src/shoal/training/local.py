@@ -5,6 +5,10 @@ it has moved, averaged over the replicas along the piece tree → the outer opti
 round. Replica r computes piece r of every batch, whoever hosts it. A round counts when its exchange has committed; if
 somebody is lost before that, the round is done again from its start by those who are left. To callbacks a round is
 what `steps_per_execution` steps are: they are called before and after it. A round ends with its epoch at the latest.
+
+Where they are `uneven`, replicas of fast workers take more of a round's pieces (strategies/inner_counts.py). How many
+is decided when the round before has committed, from what all have heard in it, and is part of where the fit stands:
+whoever does the round, and however often, takes the same.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from shoal.observe.phases import Phase
 from shoal.observe.story import StoryKind
 from shoal.strategies.abstract import RoundSettings
 from shoal.strategies.allreduce import Division, Exchanged, Reduction
+from shoal.strategies.inner_counts import counts_for, counts_of, dealt_pieces
 from shoal.strategies.notes import Note, stopped
 from shoal.strategies.schema import Array
 from shoal.training.engine import PartShape, to_float
@@ -65,6 +70,8 @@ class LocalTraining(AbstractTrainingTogether):
         super().__init__(run, prepared, arguments, call)
         replicas = self._replicas = settings.replicas
         self._every = settings.every
+        self._uneven = settings.uneven
+        self._dealt: list[tuple[int, ...]] = []  # the pieces of each batch of this round, by replica
         self._outer = outer
         variables = self._engine.variables
         self._moves = round_shape(variables, self._shape)
@@ -324,6 +331,7 @@ class LocalTraining(AbstractTrainingTogether):
             run.happened(StoryKind.REDONE, "the round is computed anew among those who are left", at.total)
             self._source.again(at.step)
         attempt.tried = True
+        self._dealt = self._deal(attempt.steps)
         shares = self._division.balance.shares(self._replicas, group.members)
         self._states.settle(group, shares)
         mine = shares[group.rank]
@@ -402,8 +410,8 @@ class LocalTraining(AbstractTrainingTogether):
         """The steps of a round with this worker's rows, some at a time; adds the sizes of their batches to `sizes`."""
 
         def split(size: int) -> list[range]:
-            bounds = self._bounds(size)
-            return [range(bounds[share.start], bounds[share.stop]) for share in shares]
+            bounds, pieces = self._bounds(size), self._dealt[len(sizes)]
+            return [range(bounds[pieces[share.start]], bounds[pieces[share.stop]]) for share in shares]
 
         block: list[tuple[int, Taken]] = []
         nbytes = 0
@@ -422,8 +430,11 @@ class LocalTraining(AbstractTrainingTogether):
         if block:
             yield block
 
+    def _deal(self, steps: int) -> list[tuple[int, ...]]:
+        return dealt_pieces(counts_of(self._at.inner if self._uneven else (), self._replicas, steps))
+
     def _bounds(self, size: int) -> list[int]:
-        """Where the rows of each replica begin in a batch. The last of too few samples are nobody's but the first's."""
+        """Where the rows of each piece begin in a batch. The last of too few samples are nobody's but the first's."""
         bounds = piece_bounds(size, pieces_of(size, self._replicas))
         return bounds + [size] * (self._replicas + 1 - len(bounds))
 
@@ -435,14 +446,15 @@ class LocalTraining(AbstractTrainingTogether):
             )
 
     def _step(self, hosted: HostedReplicas, replica: int, number: int, taken: Taken) -> None:
-        bounds, at = self._bounds(taken.size), self._at
-        low, high = bounds[replica], bounds[replica + 1]
-        if low == high:
-            return
-        names = self._source.names(at.step + number, range(low, high))
-        self._run.record(Phase.COMPUTING, f"replica {replica}: {names}", at.total + number)
-        batch = self._engine.batch(self._source.spec(), taken.part(low, high))
-        hosted.step(replica, number, batch, high - low)
+        bounds, at, pieces = self._bounds(taken.size), self._at, self._dealt[number]
+        for piece in range(pieces[replica], pieces[replica + 1]):
+            low, high = bounds[piece], bounds[piece + 1]
+            if low == high:
+                continue
+            names = self._source.names(at.step + number, range(low, high))
+            self._run.record(Phase.COMPUTING, f"replica {replica}: {names}", at.total + number)
+            batch = self._engine.batch(self._source.spec(), taken.part(low, high))
+            hosted.step(replica, number, piece, batch, high - low)
 
     def _count(self, start: RoundStart, sizes: Sequence[int], exchanged: Exchanged) -> Logs:
         """The round counts: what all of them come to."""
@@ -471,9 +483,27 @@ class LocalTraining(AbstractTrainingTogether):
         self._run.record(Phase.CALLBACKS, step=at.total)
         for size in sizes:
             self._run.count(size, self._replicas)
-        if sum(sizes) >= self._replicas:
+        if self._uneven:
+            self._learn_uneven(sizes, exchanged)
+        elif sum(sizes) >= self._replicas:
             self._division.learn([exchanged])
         return {name: to_float(logs[name]) for name in self._shape.logs}
+
+    def _learn_uneven(self, sizes: Sequence[int], exchanged: Exchanged) -> None:
+        """What the next round's counts are, for everybody: from notes that all have, of a round that counts."""
+        shared, division = exchanged.shared, self._division
+        dealt = self._dealt[: len(sizes)]
+        taken = [sum(pieces[stop] - pieces[start] for pieces in dealt) for start, stop in shared.held]
+        ends = [sum(taken[: rank + 1]) for rank in range(len(taken))]
+        held = tuple(range(end - count, end) for count, end in zip(taken, ends, strict=True))
+        if sum(sizes) >= sum(taken):
+            seconds = tuple(note.seconds for note in exchanged.notes)
+            division.balance = division.balance.observe(shared.members, held, seconds, sum(sizes))
+        counts = counts_for(division.balance, shared.members, self._replicas, self._every)
+        if counts != self._at.inner:
+            told = ", ".join(map(str, counts))
+            self._run.happened(StoryKind.BALANCE, f"replicas take {told} steps of a round from now on", self._at.total)
+        self._at.inner = counts
 
     def _show_state(self) -> None:
         """Between two rounds the model's optimizer has the state of the first replica that this worker hosts."""

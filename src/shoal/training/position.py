@@ -23,6 +23,7 @@ class Position(msgspec.Struct):
     seed: int = 0
     pieces: int = 1  # 0: as whoever goes on from here would cut a batch
     balance: Balance = Balance()
+    inner: tuple[int, ...] = ()  # steps of each replica in the next round, where they are uneven; none: all equal
     data: DataState = DataState()  # what the others have
     held_out_data: DataState = DataState()
     stream: Bookmark = Bookmark()  # how far a stream has been read

@@ -65,13 +65,13 @@ class InnerSteps:
             [part.schema.layout.vector(part.schema.layout.memory()) for _ in range(2)] for part in shape.parts
         ]
 
-    def take(self, replica: int, batch: Any, rows: int) -> tuple[dict[int, Array], Logs]:
-        """One step. What it has added to the metrics, by their places, and its logs that are no metric."""
+    def take(self, piece: int, batch: Any, rows: int) -> tuple[dict[int, Array], Logs]:
+        """One step, on a piece. What it has added to the metrics, by their places, and logs that are none."""
         self._engine.settle()
         counted: dict[int, Array] = {}
         logs: Logs = {}
         for number, part in enumerate(self._shape.parts):
-            arrays = counted_piece(self._run, self._engine, number, batch, replica, 1.0, rows)
+            arrays = counted_piece(self._run, self._engine, number, batch, piece, 1.0, rows)
             self._turns[number].reverse()
             vector = self._turns[number][0]
             self._sums[number].fill(vector, Node(0, 1), lambda _, arrays=arrays: (arrays, 1.0))  # type: ignore[misc]
@@ -124,11 +124,11 @@ class HostedReplicas:
         self._counted: dict[int, dict[int, Array]] = {}
         self._logs: dict[int, Logs] = {}
 
-    def step(self, replica: int, number: int, batch: Any, rows: int) -> None:
-        """The replica's step `number` of the round, on its own rows of the batch."""
+    def step(self, replica: int, number: int, piece: int, batch: Any, rows: int) -> None:
+        """A step of the replica, on a piece of batch `number` of the round, whose random numbers it draws."""
         self._enter(replica)
         self._engine.seeds = self._start.seeds.after(number)
-        counted, logs = self._steps.take(replica, batch, rows)
+        counted, logs = self._steps.take(piece, batch, rows)
         total = self._counted.setdefault(replica, {})
         for place, change in counted.items():
             total[place] = total[place] + change if place in total else change
