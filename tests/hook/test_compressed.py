@@ -84,7 +84,7 @@ LOST = {
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("kind", "step"), [("allreduce", 150), full("allreduce", 30), full("local", 16)])
+@pytest.mark.parametrize(("kind", "step"), [full("allreduce", 150), full("allreduce", 30), full("local", 16)])
 def test_a_host_that_is_lost_with_its_residuals_is_told_and_costs_at_most_two_percent_of_the_loss(
     trainings: Trainings, kind: str, step: int
 ) -> None:

@@ -37,8 +37,8 @@ def test_one_to_four_workers_give_the_same_bits(trainings: Trainings, backend: s
 @pytest.mark.parametrize(
     ("backend", "transport", "fragments"),
     [
-        ("torch", "shm", ()),
-        ("torch", "tcp", ()),
+        full("torch", "shm", ()),
+        full("torch", "tcp", ()),
         ("torch", "tcp", (3, 3)),
         full("jax", "shm", ()),
         full("jax", "shm", (3, 3)),

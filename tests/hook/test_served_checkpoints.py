@@ -31,12 +31,12 @@ def trained(
 def power_cut(
     trainings: Trainings, name: str, options: str, least: int, *arguments: object, backend: str = "torch"
 ) -> Path:
-    """Train until a worker halts and the checkpoint of this step, or a later one, is there; then kill every process."""
+    """Train until a worker crawls and a checkpoint of this step, or a later one, is there; then kill all processes."""
     folder, saved = trainings.folder / name, trainings.folder / f"{name}-saved"
     folder.mkdir()
     words = f"run --backend {backend} --threads 1 --checkpoint {saved} {options}".split()
     with Going(trainings, [*words, SCRIPTS / "served.py", folder, *arguments]) as run:
-        run.until("it comes to where it is killed", lambda: list(folder.glob("halted-*")) and newest(saved) >= least)
+        run.until("it comes to where it is killed", lambda: list(folder.glob("crawls-*")) and newest(saved) >= least)
         trainings.kill_everything()
     return saved
 
@@ -67,9 +67,9 @@ def test_synchronous_training_has_the_same_bits_whoever_wrote_the_checkpoint_and
         options = f"-n 1 --servers 2 {served} --resume {saved / f'step-{step:09}'}"
         found = train(f"to-servers-{backend}{step}", options, *fits)
         assert found.get("averaged", found) == expected, step
-    halted = (*fits, "--halt", 2 * STEPS + STEPS + 4)
+    slowly = (*fits, "--crawl", 2 * STEPS + STEPS + 4)
     options = f"-n 2 --servers 2 {served} --checkpoint-every 3steps"
-    cut = power_cut(trainings, f"cut-{backend}", options, 36, *halted, backend=backend)
+    cut = power_cut(trainings, f"cut-{backend}", options, 36, *slowly, backend=backend)
     assert 2 * STEPS < newest(cut) < 4 * STEPS
     path = cut / f"step-{newest(cut):09}"
     for name, options in (("more", f"-n 1 --servers 3 {served}"), ("none", "-n 3 --pieces 4")):
@@ -80,10 +80,10 @@ def test_synchronous_training_has_the_same_bits_whoever_wrote_the_checkpoint_and
 @pytest.mark.timeout(400)
 def test_asynchronous_training_in_float16_with_averages_goes_on_in_mid_epoch(trainings: Trainings) -> None:
     served = "--strategy ps --staleness 2"
-    halted = (1, "--averaged", "arrays", "--pause", 0.01, "--halt", STEPS // 2 + STEPS // 2 + 2)
-    cut = power_cut(trainings, "half", f"-n 2 --servers 2 {served} --checkpoint-every 2steps", STEPS + 2, *halted)
+    slowly = (1, "--averaged", "arrays", "--pause", 0.01, "--crawl", STEPS // 2 + STEPS // 2 + 2)
+    cut = power_cut(trainings, "half", f"-n 2 --servers 2 {served} --checkpoint-every 2steps", STEPS + 2, *slowly)
     assert STEPS < newest(cut) < 3 * STEPS
-    found = trained(trainings, "half-on", f"-n 3 --servers 1 {served} --checkpoint {cut} --resume auto", *halted[:3])
+    found = trained(trainings, "half-on", f"-n 3 --servers 1 {served} --checkpoint {cut} --resume auto", *slowly[:3])
     first, second = found["averaged"]["history"]
     assert first["ledger"] + second["ledger"] == [EVERY_SAMPLE_ONCE] * 3
     assert first["loss"][0] > first["loss"][1] > second["loss"][0] > 0
@@ -92,8 +92,8 @@ def test_asynchronous_training_in_float16_with_averages_goes_on_in_mid_epoch(tra
 @pytest.mark.timeout(400)
 def test_asynchronous_training_goes_on_in_mid_epoch_and_every_sample_counts_once(trainings: Trainings) -> None:
     served = "--strategy ps --staleness 2"
-    halted = (2, "--fits", 2, "--pause", 0.01, "--halt", 2 * STEPS // 2 + STEPS // 2 + 2)
-    cut = power_cut(trainings, "stale", f"-n 2 --servers 2 {served} --checkpoint-every 2steps", 2 * STEPS + 2, *halted)
+    slowly = (2, "--fits", 2, "--pause", 0.01, "--crawl", 2 * STEPS // 2 + STEPS // 2 + 2)
+    cut = power_cut(trainings, "stale", f"-n 2 --servers 2 {served} --checkpoint-every 2steps", 2 * STEPS + 2, *slowly)
     step = newest(cut)
     assert 2 * STEPS < step < 4 * STEPS
     on = (

@@ -30,6 +30,7 @@ def steps(s3: S3, folder: str) -> list[str]:
     return sorted(s3.files().glob(f"{folder.removeprefix('s3://')}/step-*/manifest.json"))
 
 
+@pytest.mark.full  # tests/hook/test_checkpoints.py does it with a folder, tests/stores with a store
 @pytest.mark.timeout(300)
 def test_a_training_that_was_cut_off_goes_on_from_a_store_with_the_same_bits(trainings: Trainings, s3: S3) -> None:
     folder, out = "s3://bucket/deep/cut", trainings.folder / "out.json"

@@ -112,6 +112,7 @@ def test_the_first_host_is_lost_and_training_goes_on_with_the_same_bits(world: W
     eventually(lambda: not world.processes(), "nobody is left")
 
 
+@pytest.mark.full  # simulator/test_server_hosts.py loses hosts with servers
 @pytest.mark.timeout(400)
 def test_a_host_with_servers_is_lost_and_comes_back_with_the_same_bits(
     world: World, hosts: Hosts, sshds: dict[str, Sshd]

@@ -36,6 +36,7 @@ def run(world: World, epochs: int, *options: object) -> Launched:
     return started
 
 
+@pytest.mark.full  # tests/checkpoint/test_host_folders.py shows the same without processes
 @pytest.mark.timeout(400)
 def test_each_host_has_a_whole_copy_and_the_one_that_is_left_or_undamaged_is_resumed_from(
     world: World, sshd: Sshd

@@ -1,7 +1,7 @@
 """Trains a model whose metrics show which samples have counted; every worker writes what it knows.
 
 served.py FOLDER EPOCHS [--pause SECONDS] [--until FILE] [--fits N] [--scope STALENESS] [--averaged arrays|stream]
-          [--halt BATCH] [--units N] [--slow FILE]
+          [--crawl BATCH] [--units N] [--slow FILE]
 
 `--averaged`: trains another one after it, in float16 with a loss that is scaled too much at first, with averages of the
 weights, and with accumulated gradients.
@@ -35,7 +35,7 @@ options.add_argument("--fits", type=int, default=1)
 options.add_argument("--scope", type=float)
 options.add_argument("--averaged", choices=("arrays", "stream"))
 options.add_argument("--again", action="store_true")
-options.add_argument("--halt", type=int)  # after so many batches of its own, a worker waits to be killed
+options.add_argument("--crawl", type=int)  # after so many batches of its own, a worker is slow until it is killed
 options.add_argument("--units", type=int, default=3000)
 options.add_argument("--slow", type=Path)  # while it exists, a batch takes three seconds
 given = options.parse_args()
@@ -67,9 +67,9 @@ class Pace(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         time.sleep(3.0 if given.slow is not None and given.slow.exists() else given.pause)
         Pace.batches += 1
-        if Pace.batches == given.halt:
-            Path(given.folder, f"halted-{shoal.rank()}").touch()
-            time.sleep(600)
+        if given.crawl is not None and Pace.batches >= given.crawl:
+            Path(given.folder, f"crawls-{shoal.rank()}").touch()
+            time.sleep(3.0)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if given.until is not None and given.until.exists():

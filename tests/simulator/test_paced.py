@@ -180,7 +180,7 @@ def test_a_failing_run_prints_its_seed_and_is_made_smaller(monkeypatch):
         Replica, "_obey", lambda self, point, *more: [] if point.version == 7 else real(self, point, *more)
     )
     with pytest.raises(Wrong, match=r"seed 3: ") as wrong:
-        play(random_paced(3), limit=60.0)
+        play(random_paced(3), limit=15.0)
     assert "Fault(" not in str(wrong.value)
 
 

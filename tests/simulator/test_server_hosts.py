@@ -9,7 +9,7 @@ import pytest
 from shoal.store.decisions import director, placement
 from shoal.store.decisions.placement import Placement
 
-from .elastic import play
+from .elastic import LIMIT, Simulation, play
 from .paced_plans import MARKS, fault, paced
 from .plan import Plan
 from .wrong import Wrong
@@ -92,7 +92,7 @@ def test_a_placement_that_forgets_hosts_loses_updates(monkeypatch, mutant):
 
     def search() -> None:
         for seed in range(25):
-            play(hosts_die(seed))
+            Simulation(hosts_die(seed)).play(LIMIT)
 
     with pytest.raises(Wrong):
         search()

@@ -126,9 +126,8 @@ class Division:
         if any(part.shared != shared for part in parts) or stopped(parts[0].notes):
             return  # somebody was lost in the middle of it, or it did not count
         held = tuple(range(start, stop) for start, stop in shared.held)
-        seconds = tuple(sum(note.seconds for note in notes) for notes in zip(*(p.notes for p in parts), strict=True))
         updates = tuple(note.update for note in parts[0].notes)
-        self.balance = self.balance.observe(shared.members, held, seconds, shared.size, updates)
+        self.balance = self.balance.observe(shared.members, held, seconds_of(parts), shared.size, updates)
 
     def rows(self, size: int, members: tuple[str, ...]) -> Sequence[range]:
         """The rows of a batch of `size` samples that each rank computes."""
@@ -136,6 +135,11 @@ class Division:
         bounds = piece_bounds(size, pieces)
         held = self.balance.shares(pieces, members, size)
         return [range(bounds[share.start], bounds[share.stop]) for share in held]
+
+
+def seconds_of(parts: Sequence[Exchanged]) -> tuple[float, ...]:
+    """What each rank's pieces took in a step of these parts."""
+    return tuple(sum(note.seconds for note in notes) for notes in zip(*(part.notes for part in parts), strict=True))
 
 
 class Reduction:

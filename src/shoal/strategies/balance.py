@@ -66,7 +66,7 @@ class WorkerPace(msgspec.Struct, frozen=True):
     @property
     def fixed(self) -> float:
         """Time of a step whatever its samples, as believed now."""
-        return _median(self.updates) if len(self.updates) >= ENOUGH else 0.0
+        return median(self.updates) if len(self.updates) >= ENOUGH else 0.0
 
 
 class Balance(msgspec.Struct, frozen=True):
@@ -116,7 +116,7 @@ class Balance(msgspec.Struct, frozen=True):
         }
         # When two differ, either may have changed, and it does not matter which. It does to those who were not
         # measured: then the faster of the two is taken to be as before.
-        common = _median(off.values(), low=not all(held)) if off else 1.0
+        common = median(off.values(), low=not all(held)) if off else 1.0
         seen = {member: _seen(known[member], ratio / common) for member, ratio in off.items()}
         known |= _concluded(seen)
         if off:
@@ -171,6 +171,15 @@ def suggest_pieces(balance: Balance, pieces: int, members: tuple[str, ...], size
     return best
 
 
+def median(values: Iterable[float], low: bool = False) -> float:
+    """The middle value; of two, their mean or the lower one."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[half]
+    return ordered[half - 1] if low else (ordered[half - 1] + ordered[half]) / 2
+
+
 def _seen(pace: WorkerPace, off: float) -> WorkerPace:
     noise = pace.noise + (min(abs(off - 1.0), LOUDEST) - pace.noise) / MEMORY
     return msgspec.structs.replace(pace, recent=(*pace.recent, off)[-WINDOW:], noise=noise)
@@ -178,7 +187,7 @@ def _seen(pace: WorkerPace, off: float) -> WorkerPace:
 
 def _concluded(seen: dict[str, WorkerPace]) -> dict[str, WorkerPace]:
     """Takes the last steps into the paces: at once where somebody changed, else a little."""
-    off = {member: _median(pace.recent) if len(pace.recent) >= ENOUGH else 1.0 for member, pace in seen.items()}
+    off = {member: median(pace.recent) if len(pace.recent) >= ENOUGH else 1.0 for member, pace in seen.items()}
     part = ALONG if any(_is_off(off[member], _no_noise(pace)) for member, pace in seen.items()) else 1.0
     return {
         member: _changed(pace, off[member], part * _no_noise(pace))
@@ -196,7 +205,7 @@ def _no_noise(pace: WorkerPace) -> float:
 def _changed(pace: WorkerPace, middle: float, part: float) -> WorkerPace:
     """The pace of a member that has become slower or faster: only the steps that say so count from now on."""
     since = [off for off in pace.recent if _is_off(off, part) and (off > 1.0) == (middle > 1.0)]
-    middle = _median(since)
+    middle = median(since)
     recent = tuple(off / middle for off in since)
     return msgspec.structs.replace(pace, pace=pace.pace * middle, recent=recent, steps=len(recent))
 
@@ -284,12 +293,3 @@ def _average(paces: Sequence[float]) -> float:
 
 def _is_off(middle: float, part: float) -> bool:
     return middle > 1.0 + part or middle * (1.0 + part) < 1.0
-
-
-def _median(values: Iterable[float], low: bool = False) -> float:
-    """The middle value; of two, their mean or the lower one."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[half]
-    return ordered[half - 1] if low else (ordered[half - 1] + ordered[half]) / 2

@@ -9,6 +9,7 @@ import msgspec
 from shoal.data.sources import Bookmark
 from shoal.planning.replanning import PlanStanding
 from shoal.strategies.balance import Balance
+from shoal.strategies.piece_choice import PieceChoice
 from shoal.training.calls import encode_plain
 from shoal.training.data_agreement import DataState
 
@@ -23,6 +24,7 @@ class Position(msgspec.Struct):
     seed: int = 0
     pieces: int = 1  # 0: as whoever goes on from here would cut a batch
     balance: Balance = Balance()
+    piece_choice: PieceChoice = PieceChoice()
     inner: tuple[int, ...] = ()  # steps of each replica in the next round, where they are uneven; none: all equal
     data: DataState = DataState()  # what the others have
     held_out_data: DataState = DataState()

@@ -21,9 +21,9 @@ from shoal.observe.phases import Phase
 from shoal.observe.story import StoryKind
 from shoal.planning.candidates import Kind
 from shoal.planning.correction import StepSeen
-from shoal.strategies.allreduce import Division, Exchanged, Reduction, Shared
-from shoal.strategies.balance import suggest_pieces
+from shoal.strategies.allreduce import Division, Exchanged, Reduction, seconds_of
 from shoal.strategies.notes import Note, stopped
+from shoal.strategies.piece_choice import EVERY as LOOK_EVERY
 from shoal.strategies.schema import Array
 from shoal.training.codec_choice import CodecChoice
 from shoal.training.counted import counted_piece
@@ -37,10 +37,6 @@ from shoal.training.prepared import FitArguments, Prepared
 from shoal.training.run import Run
 from shoal.training.stepwise import AbstractStepwiseTraining
 from shoal.training.updates import AbstractUpdates, PartTotals
-
-_WORTHWHILE = 0.75  # the part of the workers' summed speeds that is used: below it, more pieces are worth their price
-_MOST_PIECES = 8  # per worker
-_CONSIDER_EVERY = 20  # steps between two looks at whether more pieces would pay
 
 
 class SynchronousTraining(AbstractStepwiseTraining):
@@ -176,7 +172,7 @@ class SynchronousTraining(AbstractStepwiseTraining):
         self._step_is_done(parts[0].shared.size, self._division.pieces)
         self._division.learn(parts)
         self._choose_codec(parts[-1])
-        self._consider_pieces(parts[-1].shared)
+        self._consider_pieces(parts)
         self._consider_plan(parts)
         return logs
 
@@ -198,19 +194,21 @@ class SynchronousTraining(AbstractStepwiseTraining):
             self._hear(exchanged.shared.members, exchanged.notes)
         return None if stopped(exchanged.notes) else exchanged
 
-    def _consider_pieces(self, shared: Shared) -> None:
+    def _consider_pieces(self, parts: Sequence[Exchanged]) -> None:
         """Unequal workers need more pieces than equal ones to be used well. Decided alike by all."""
-        if self._fixed_pieces or len(shared.members) == 1 or self._at.total % _CONSIDER_EVERY:
+        shared, division, at = parts[-1].shared, self._division, self._at
+        if self._fixed_pieces or any(part.shared != shared for part in parts):
             return
-        division, members = self._division, shared.members
-        if division.balance.efficiency(division.pieces, members, shared.size) > _WORTHWHILE:
-            return  # smaller pieces have a price too
-        more = suggest_pieces(division.balance, division.pieces, members, shared.size, _MOST_PIECES * len(members))
-        if more > division.pieces:
-            division.pieces = more
-            text = f"the workers' speeds differ: {more} pieces, not {shared.pieces}, from step {self._at.total} on"
+        at.piece_choice = at.piece_choice.observe(shared.members, seconds_of(parts), shared.size)
+        if at.total % LOOK_EVERY:
+            return
+        before = division.pieces
+        division.pieces, at.piece_choice = at.piece_choice.look(division.balance, before, shared.size)
+        if division.pieces != before:
+            why = "the workers' speeds differ" if division.pieces > before else "steps did not get shorter by it"
+            text = f"{why}: {division.pieces} pieces, not {before}, from step {at.total} on"
             self._run.tell(text, below_bar=True)
-            self._run.happened(StoryKind.BALANCE, text, self._at.total)
+            self._run.happened(StoryKind.BALANCE, text, at.total)
 
     def _consider_plan(self, parts: Sequence[Exchanged]) -> None:
         """What steps take may call for another plan. Decided alike by all."""
@@ -225,7 +223,7 @@ class SynchronousTraining(AbstractStepwiseTraining):
             shared.size,
             shared.pieces,
             tuple(((0, range(start, stop)),) for start, stop in shared.held),
-            tuple(sum(note.seconds for note in each) for each in zip(*(part.notes for part in parts), strict=True)),
+            seconds_of(parts),
             tuple(note.update for note in parts[0].notes),
             tuple(note.took for note in notes),
         )

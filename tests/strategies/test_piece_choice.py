@@ -1,0 +1,97 @@
+"""More pieces are kept where they pay and given back where they do not, by everybody alike."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from shoal.data.order import piece_bounds
+from shoal.strategies import piece_choice
+from shoal.strategies.balance import Balance
+from shoal.strategies.piece_choice import EVERY, PieceChoice
+
+MEMBERS = ("worker-0", "worker-1")
+
+
+class Cluster:
+    """Workers whose steps take so long per sample, and so long per piece."""
+
+    def __init__(self, pieces: int = 2, size: int = 64, seed: int = 0) -> None:
+        self.pieces, self.size = pieces, size
+        self.balance, self.choice = Balance.start(), PieceChoice()
+        self.random = random.Random(seed)
+        self.counts: list[int] = []  # of pieces, of every step so far
+        self.told: list[int] = []  # each number that was chosen
+
+    def train(self, paces: tuple[float, ...], overhead: float, steps: int) -> Cluster:
+        members = tuple(f"worker-{rank}" for rank in range(len(paces)))
+        for _ in range(steps):
+            self.counts.append(self.pieces)
+            held = self.balance.shares(self.pieces, members, self.size)
+            bounds = piece_bounds(self.size, self.pieces)
+            seconds = tuple(
+                (pace * (bounds[run.stop] - bounds[run.start]) + pace * overhead * len(run))
+                * self.random.lognormvariate(0.0, 0.1)
+                for pace, run in zip(paces, held, strict=True)
+            )
+            self.balance = self.balance.observe(members, held, seconds, self.size)
+            self.choice = self.choice.observe(members, seconds, self.size)
+            if len(self.counts) % EVERY == 0:
+                before = self.pieces
+                self.pieces, self.choice = self.choice.look(self.balance, before, self.size)
+                if self.pieces != before:
+                    self.told.append(self.pieces)
+        return self
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_more_pieces_are_kept_where_steps_get_shorter(seed: int) -> None:
+    cluster = Cluster(seed=seed).train((1.0, 4.0), 0.5, 400)
+    assert cluster.told == [16]
+    assert cluster.counts.index(16) == EVERY
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_more_pieces_are_given_back_where_each_costs_much_and_are_not_tried_again(seed: int) -> None:
+    cluster = Cluster(seed=seed).train((1.0, 4.0), 64.0, 2_000)
+    assert cluster.told == [16, 2]
+    assert cluster.counts.count(16) == EVERY
+
+
+def test_without_the_trial_they_stay_and_everything_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control."""
+    monkeypatch.setattr(piece_choice, "PAYS", 99.0)
+    assert Cluster().train((1.0, 4.0), 64.0, 2_000).told == [16]
+
+
+@pytest.mark.parametrize("paces", [(1.0, 1.0), (1.0, 1.4), (1.0,)])
+def test_nothing_is_tried_where_workers_are_nearly_equal_or_alone(paces: tuple[float, ...]) -> None:
+    assert Cluster().train(paces, 0.5, 400).told == []
+
+
+def test_they_are_tried_again_with_other_members() -> None:
+    cluster = Cluster().train((1.0, 4.0), 64.0, 200)
+    assert cluster.choice.is_over
+    cluster.train((1.0, 1.0, 4.0), 0.5, 200)
+    assert not cluster.choice.is_over
+    assert cluster.told[-1] > 4
+
+
+def test_a_trial_is_judged_by_nobody_whose_members_have_changed() -> None:
+    choice = PieceChoice(MEMBERS, (1.0,) * 11, fewer=2, before=0.1)
+    changed = choice.observe(("worker-0",), (1.0,), 8)
+    assert changed == PieceChoice(("worker-0",), (1.0 / 8,))
+
+
+def test_too_few_steps_say_nothing() -> None:
+    choice = PieceChoice(MEMBERS, (1.0,) * 10, fewer=2, before=0.1)
+    assert choice.look(Balance.start(), 16, 64) == (16, choice)
+
+
+def test_a_newcomer_that_is_told_it_decides_as_the_others_do() -> None:
+    for steps in (15, 30, 50):
+        cluster = Cluster(seed=steps).train((1.0, 4.0), 64.0, steps)
+        told = msgspec.msgpack.decode(msgspec.msgpack.encode(cluster.choice), type=PieceChoice)
+        assert told == cluster.choice
