@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.data.order import permutation, piece_bounds
+from shoal.strategies.inner_counts import counts_of, dealt_pieces
 from shoal.strategies.schema import Array
 from shoal.training.engine import PartShape
 from shoal.training.seeds import Seeds
@@ -37,6 +38,14 @@ def outer_updated(weights: float, rounds: int, move: float) -> tuple[float, int]
     return weights - move - rounds, rounds + 1
 
 
+def uneven_counts(total: int, replicas: int, steps: int) -> tuple[int, ...]:
+    """What each replica takes of the round that begins after `total` steps: all that there are, at least one each."""
+    counts, spare = [1] * replicas, replicas * (steps - 1)
+    for turn in range(spare):
+        counts[(3 * total + turn // 3) % replicas] += 1
+    return tuple(counts)
+
+
 class _Replica(NamedTuple):
     weights: float
     moving: int
@@ -56,14 +65,15 @@ class LocalReference(Reference):
     def fit(self, name: str, seed: int) -> None:
         seeds, calls, history, stopped = Seeds(seed, self._generator), 0, [], False
         self._momenta = [self._momenta[0]] * self.plan.pieces  # a fit begins with what the chief's optimizer has
+        total = 0
         for epoch in range(EPOCHS[name]):
             order = permutation(seed, epoch, SAMPLES)
             batches = [order[start : start + BATCH].tolist() for start in range(0, SAMPLES, BATCH)]
             step = losses = seen = 0
             while step < STEPS and not stopped:
                 count = min(self.plan.every, STEPS - step)
-                losses += self._round(seeds, batches[step : step + count])
-                seeds = seeds.after(count)
+                losses += self._round(seeds, batches[step : step + count], self._counts(total, count))
+                seeds, total = seeds.after(count), total + count
                 seen += sum(map(len, batches[step : step + count]))
                 logs = {"loss": losses / seen, "samples": float(seen), "norm": self._last}
                 for done in range(step, step + count):
@@ -81,18 +91,24 @@ class LocalReference(Reference):
         self._generator = seeds.states()
         self.returned[name] = [self.weights, calls, history]
 
-    def _round(self, seeds: Seeds, batches: Sequence[Sequence[int]]) -> int:
+    def _counts(self, total: int, steps: int) -> tuple[int, ...]:
+        """Nothing is known of the first round; the last of an epoch may be shorter."""
+        replicas = self.plan.pieces
+        if not self.plan.uneven or total == 0:
+            return (steps,) * replicas
+        return counts_of(uneven_counts(total, replicas, self.plan.every), replicas, steps)
+
+    def _round(self, seeds: Seeds, batches: Sequence[Sequence[int]], counts: tuple[int, ...]) -> int:
         """The losses of a round. All replicas begin with the same weights."""
         replicas = [_Replica(self.weights, self.moving, momentum) for momentum in self._momenta]
-        losses = 0
-        for number, batch in enumerate(batches):
-            norms = 0.0
-            for place, (low, high) in enumerate(self._bounds(len(batch))):
-                chance = seeds.after(number).of_piece(place)[0].tolist()
-                replicas[place], lost, found = self._inner(replicas[place], chance, batch[low:high])
+        losses, norms = 0, [0.0] * self.plan.pieces
+        for number, (batch, runs) in enumerate(zip(batches, dealt_pieces(counts), strict=True)):
+            takers = [place for place, run in enumerate(itertools.pairwise(runs)) for _ in range(*run)]
+            for piece, ((low, high), place) in enumerate(zip(self._bounds(len(batch)), takers, strict=True)):
+                chance = seeds.after(number).of_piece(piece)[0].tolist()
+                replicas[place], lost, norms[place] = self._inner(replicas[place], chance, batch[low:high])
                 losses += lost
-                norms += found / self.plan.pieces
-            self._last = norms
+        self._last = sum(found / self.plan.pieces for found in norms)
         move = sum((self.weights - replica.weights) / self.plan.pieces for replica in replicas)
         self.weights, self._rounds = outer_updated(self.weights, self._rounds, move)
         self.moving, self._momenta = replicas[0].moving, [replica.momentum for replica in replicas]

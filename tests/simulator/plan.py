@@ -66,6 +66,7 @@ class Plan:
     every: int = 0  # replicas, one for each piece, train by themselves for so many steps; 0: all train together
     unlike: bool = False  # what each replica's optimizer keeps depends on its data: no other's can stand in for it
     streaming: int = 0  # fragments that replicas exchange one at a time while they go on; 0: all at once
+    uneven: bool = False  # replicas take unequal numbers of a round's steps
     stages: int = 0  # that the model is cut into; 0: it is not
     lean: bool = False  # no copies of stages are kept
     pieces_last: bool = False  # a piece's arrays stay as they are, so that a redo need not compute it again

@@ -7,6 +7,7 @@ hook/served/serving.py does around the real `Server`, and hook/calls/evaluate.py
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
@@ -40,7 +41,7 @@ from shoal.training.streamed import StreamedTraining
 from shoal.training.synchronous import SynchronousTraining
 from shoal.training.updates import AbstractUpdates, OwnUpdates, ServedUpdates
 
-from .local_toy import LocalToyEngine, ToyOuter
+from .local_toy import LocalToyEngine, ToyOuter, uneven_counts
 from .machine import Process, current
 from .staged import ObservedPipeline, StagedEngine, ToyStages
 from .toy import BATCH, EPOCHS, SAMPLES, NoTables, PacedEngine, ToyEngine, ToyModel, ToyOptimizer, stops, tested
@@ -251,7 +252,9 @@ class Script:
         self, name: str, call: int, prepared: Prepared, arguments: FitArguments, callbacks: ToyCallbacks
     ) -> Any:
         finished = self.outer.finished
-        settings = RoundSettings(self.plan.pieces, self.plan.every, self.plan.streaming or None)
+        settings = RoundSettings(
+            self.plan.pieces, self.plan.every, self.plan.streaming or None, uneven=self.plan.uneven
+        )
         training: ObservedRounds
         if self.plan.streaming:
             overlap = partial(Sometime, self.sim.world.random)
@@ -363,8 +366,34 @@ class ObservedRounds(LocalTraining):
         watcher.same(self._script, f"speeds after {self._name} {epoch} {at.step}", self._division.balance)
         return logs
 
+    def _next_counts(self, members: tuple[str, ...]) -> tuple[int, ...]:
+        """Those that the reference has, since it does not know how fast workers are; the product's own are the same
+        on all.
+        """
+        counts = super()._next_counts(members)
+        self._script.sim.watcher.same(self._script, f"counts after {self._name} {self._at.total}", counts)
+        return uneven_counts(self._at.total, len(counts), sum(counts) // len(counts))
+
     def _check(self, what: str, exchanged: Exchanged, steps: int) -> None:
-        self._script.sim.watcher.counted(self._script, what, self._in_steps(exchanged, steps))
+        if self._uneven:
+            self._check_who_took_what(what, exchanged, steps)
+        else:
+            self._script.sim.watcher.counted(self._script, what, self._in_steps(exchanged, steps))
+
+    def _check_who_took_what(self, what: str, exchanged: Exchanged, steps: int) -> None:
+        """Every piece of every batch once, by the member that hosts the replica that it was dealt to."""
+        shared, pieces = exchanged.shared, range(self._replicas)
+        counted, who = ((total * self._replicas).tolist() for total in exchanged.totals[1:3])
+        hosts = [0] * self._replicas
+        for member, held in zip(shared.members, shared.held, strict=True):
+            for replica in range(*held):
+                hosts[replica] = 1 + int(member.rpartition("-")[2])
+        expected = [0] * self._replicas
+        for runs in self._dealt[:steps]:
+            takers = [replica for replica, run in enumerate(itertools.pairwise(runs)) for _ in range(*run)]
+            expected = [expected[piece] + hosts[takers[piece]] for piece in pieces]
+        self._script.sim.watcher.check(counted == [steps] * self._replicas, f"{what}: pieces were counted {counted}")
+        self._script.sim.watcher.check(who == expected, f"{what}: {who}, expected {expected} of {shared}")
 
     def _in_steps(self, exchanged: Exchanged, steps: int) -> Exchanged:
         """What was exchanged, with what tells of replicas as one step of all together would have it."""

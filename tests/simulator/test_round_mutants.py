@@ -34,6 +34,14 @@ def kills_among_fragments(seed: int) -> Plan:
     return replace(kills_of_the_unlike(seed), streaming=2)
 
 
+def kills_in_uneven_rounds(seed: int) -> Plan:
+    return replace(kills_of_the_unlike(seed), uneven=True)
+
+
+def replacements_in_uneven_rounds(seed: int) -> Plan:
+    return replace(replacements(seed), every=2, uneven=True, unlike=True)
+
+
 def replacements(seed: int) -> Plan:
     return Plan(seed, every=1 + seed % 2, restarts=2, late=0.05, faults=(Fault("kill", 1, "step 0"),))
 
@@ -165,6 +173,34 @@ EDITS: dict[str, tuple[type[Any], str, str, str, Callable[[int], Plan]]] = {
         "self.end(slot)",
         "pass",
         kills_of_the_unlike,
+    ),
+    "a newcomer deals as if nothing were known": (
+        LocalTraining,
+        "_deal",
+        "self._at.inner if self._uneven",
+        "self._at.inner if self._uneven and self._run.me < 'worker-3'",
+        replacements_in_uneven_rounds,
+    ),
+    "a round that is done again is dealt evenly": (
+        LocalTraining,
+        "_deal",
+        "self._at.inner if self._uneven",
+        "self._at.inner if self._uneven and len(self._run.worker_group.members) == 3",
+        kills_in_uneven_rounds,
+    ),
+    "replicas draw their own random numbers, not their piece's": (
+        LocalTraining,
+        "_step",
+        "hosted.step(replica, number, piece,",
+        "hosted.step(replica, number, replica,",
+        kills_in_uneven_rounds,
+    ),
+    "the counts of a round go to other replicas": (
+        LocalTraining,
+        "_learn_uneven",
+        "self._at.inner = counts",
+        "self._at.inner = counts[::-1]",
+        kills_in_uneven_rounds,
     ),
     "what was lost with a host is not replaced": (
         ReplicaStates,

@@ -81,6 +81,20 @@ def test_one_worker_that_stops_among_fragments_stops_it_for_all(who, stop_at):
     over(Plan(stop_at, late=0.1, every=2, streaming=2, unlike=True, stop_at=stop_at, stops_on=who))
 
 
+@pytest.mark.parametrize("every", [1, 2, 3, 5])
+@pytest.mark.parametrize("workers", [1, 3, 4])
+def test_uneven_steps_come_to_the_reference(workers, every):
+    over(Plan(1, workers, pieces=4, every=every, uneven=True, unlike=True))
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("who", [0, 1, 2])
+def test_a_kill_in_an_uneven_round_costs_nothing_and_newcomers_take_as_many_steps(moment, who):
+    for seed in SEEDS[:2]:
+        fault = Fault("kill", who, moment, 0.07 * seed)
+        over(Plan(seed, late=0.05, every=2 + seed, restarts=seed, uneven=True, unlike=True, faults=(fault,)))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_but_one_are_killed_at_once_in_the_middle_of_a_round(seed):
     kills = tuple(Fault("kill", who, "step 1", 0.05 + 0.02 * seed) for who in (0, 1, 3))

@@ -499,11 +499,14 @@ class LocalTraining(AbstractTrainingTogether):
         if sum(sizes) >= sum(taken):
             seconds = tuple(note.seconds for note in exchanged.notes)
             division.balance = division.balance.observe(shared.members, held, seconds, sum(sizes))
-        counts = counts_for(division.balance, shared.members, self._replicas, self._every)
+        counts = self._next_counts(shared.members)
         if counts != self._at.inner:
             told = ", ".join(map(str, counts))
             self._run.happened(StoryKind.BALANCE, f"replicas take {told} steps of a round from now on", self._at.total)
         self._at.inner = counts
+
+    def _next_counts(self, members: tuple[str, ...]) -> tuple[int, ...]:
+        return counts_for(self._division.balance, members, self._replicas, self._every)
 
     def _show_state(self) -> None:
         """Between two rounds the model's optimizer has the state of the first replica that this worker hosts."""
