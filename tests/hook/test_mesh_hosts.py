@@ -48,17 +48,34 @@ def _followers(run: subprocess.Popen[str]) -> list[psutil.Process]:
     return [child for child in children if "shoal.hook.mesh.follower" in " ".join(child.cmdline())]
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    said, _ = _start(tmp_path_factory.mktemp("mesh"), "whole", 0.0).communicate(timeout=120)
+    return _bits(said)
+
+
 @pytest.mark.full
 @pytest.mark.timeout(300)
-def test_a_killed_process_of_a_group_is_named_and_the_bits_stay(tmp_path: Path) -> None:
-    whole, _ = _start(tmp_path, "whole", 0.0).communicate(timeout=120)
+@pytest.mark.parametrize(
+    ("which", "named"),
+    [
+        ("follower", r"worker-\d: its mesh process 1 of 2 was killed by SIGKILL"),
+        ("leader", r"worker-\d \(pid \d+\) was killed by SIGKILL"),
+    ],
+)
+def test_a_killed_process_of_a_group_is_named_and_the_bits_stay(
+    undisturbed: str, tmp_path: Path, which: str, named: str
+) -> None:
     run = _start(tmp_path, "killed", 0.4)
     until = time.monotonic() + 60
     while not (tmp_path / "killed.began").exists() and time.monotonic() < until:
         time.sleep(0.05)
-    victim = max(_followers(run), key=lambda process: process.pid)
-    os.kill(victim.pid, signal.SIGKILL)
+    follower = max(_followers(run), key=lambda process: process.pid)
+    leader = follower.parent()
+    assert leader is not None
+    os.kill(follower.pid if which == "follower" else leader.pid, signal.SIGKILL)
     said, _ = run.communicate(timeout=180)
     assert run.returncode == 0, said[-3000:]
-    assert re.search(r"worker-\d: its mesh process 1 of 2 was killed by SIGKILL", said), said[-3000:]
-    assert _bits(said) == _bits(whole)
+    assert re.search(named, said), said[-3000:]
+    assert _bits(said) == undisturbed
+    assert not follower.is_running(), "it ends with its leader"

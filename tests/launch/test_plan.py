@@ -259,6 +259,14 @@ def test_modules_are_found_without_being_imported(environ, tmp_path, monkeypatch
             {"strategy": "pipeline", "workers": 2, "compress": "bf16"},
             "--compress bf16: what the stages of a pipeline send each other travels as it is",
         ),
+        ({"speeds": "1,0.5", "workers": 2}, "--speeds 1,0.5 is what a pipeline is cut for; allreduce measures"),
+        *(
+            (
+                {"strategy": "pipeline", "workers": 2, "speeds": text},
+                f"--speeds {text}: expected 2 numbers above 0, one for each worker, as 1,1,0.5",
+            )
+            for text in ("1", "1,1,1", "1,0", "1,-2", "1,fast", "1,inf", "nan,1", "")
+        ),
         ({"stages": 2}, "--stages 2 goes with --strategy pipeline"),
         ({"every": 5}, "--every 5 goes with --strategy local, not with allreduce"),
         ({"strategy": "local", "every": 0}, "--every 0: expected a number of steps, at least 1"),

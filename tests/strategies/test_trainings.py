@@ -14,6 +14,7 @@ from shoal.strategies.allreduce import AllReduce
 from shoal.strategies.auto import Auto
 from shoal.strategies.local_sgd import LocalSGD
 from shoal.strategies.parameter_server import ParameterServer
+from shoal.strategies.pipeline import Pipeline
 
 
 class Told(NamedTuple):
@@ -23,6 +24,7 @@ class Told(NamedTuple):
     speeds: tuple[float, ...] = ()
     sliced: bool = False
     every: int | None = None
+    stages: int | None = None
 
 
 class Heard:
@@ -107,6 +109,11 @@ REFUSED = {
     ),
     "LocalSGD(uneven=1): expected True or False": lambda: LocalSGD(uneven=1),  # type: ignore[arg-type]
     "LocalSGD(uneven=True, streaming=2) can't be combined": lambda: LocalSGD(uneven=True, streaming=2),
+    "Pipeline(speeds=(1, 0)): expected numbers above 0": lambda: Pipeline(speeds=(1, 0)),
+    "Pipeline(speeds=fast): expected numbers above 0": lambda: Pipeline(speeds="fast"),  # type: ignore[arg-type]
+    "Pipeline(stages=2, speeds=(1,)): 1 speed for 2 stages": lambda: Pipeline(stages=2, speeds=(1,)).train(
+        Told(), Heard()
+    ),
     "LocalSGD trains with `model.fit`": LocalSGD().refuse_single_steps,
 }
 

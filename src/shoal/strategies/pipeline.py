@@ -49,8 +49,7 @@ class Pipeline(AbstractStrategy):
                 f"Pipeline(pieces={self.pieces}): expected at least 1 piece. Leave it out for "
                 f"{_PIECES_PER_STAGE} per stage."
             )
-
-        if any(not 0.0 < speed < inf for speed in self.speeds):
+        if any(not isinstance(speed, int | float) or not 0.0 < speed < inf for speed in self.speeds):
             raise UsageError(
                 f"Pipeline(speeds={self.speeds}): expected numbers above 0, one for each worker, such as (1, 1, 0.5)."
             )
