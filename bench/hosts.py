@@ -6,7 +6,7 @@ in them once for each number of workers, with the same variables and cores, and 
     times as fast   our samples per second over DDP's, by the speed of the link and the workers of a host
     bytes           what the interface has sent, per host and step, over the limit: 2 (h - 1) / h gradients, and 5 %
 
-    python bench/hosts.py [--quick] [--rates 100 1000 0] [--workers 1 2] [--counted 1 2 4] > hosts.json
+    python bench/hosts.py [--quick] [--rates 100 1000 0] [--workers 1 2] [--counted 1 2 4] [--hosts 2 3] > hosts.json
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ def count_bytes(job: Contestant, cables: Cables, each: int) -> Facts:
     most = max(sent) / steps
     say(f"{job.name}: {most / 1e6:.2f} MB per host and step, {most / least:.3f} of the least")
     return {
+        "hosts": hosts,
         "workers_per_host": each,
         "steps": steps,
         "bytes_per_host_and_step": [round(bytes_sent / steps) for bytes_sent in sent],
@@ -143,11 +144,13 @@ def duel(jobs: dict[str, Job], rate: int, each: int, given: argparse.Namespace, 
     }
 
 
-def measure(each: int, given: argparse.Namespace, rng: random.Random) -> tuple[list[Facts], list[Facts], list[Facts]]:
-    """With so many workers on each host: duels, bytes, and the facts of the contestants."""
-    races = each in given.workers
+def measure(
+    count: int, each: int, given: argparse.Namespace, rng: random.Random
+) -> tuple[list[Facts], list[Facts], list[Facts]]:
+    """On so many hosts, with so many workers on each: duels if there are two, bytes, and the contestants' facts."""
+    races = count == 2 and each in given.workers
     names = ("shoal", PEER) if races else ("shoal",)
-    with Hosts() as hosts:
+    with Hosts(count) as hosts:
         cables = Cables(hosts)
         with jobs_on_hosts(hosts, each, names) as jobs:
             counted = [count_bytes(jobs[name][0], cables, each) | {"of": name} for name in names]
@@ -181,7 +184,9 @@ def table(duels: list[Facts], counted: list[Facts]) -> list[list[str]]:
         megabytes = f"{sent / 1e6:.2f} MB per host and step"
         goal = f"at most {over['goal']}" if found["of"] == "shoal" else ""
         least = f"{over['found']:.3f} of the least"
-        rows.append([found["of"], f"2 x {found['workers_per_host']}", megabytes, "", least, "", "", goal])
+        rows.append(
+            [found["of"], f"{found['hosts']} x {found['workers_per_host']}", megabytes, "", least, "", "", goal]
+        )
     return rows
 
 
@@ -191,6 +196,7 @@ def main() -> None:
     options.add_argument("--rates", type=int, nargs="*", default=[100, 1000, 0], help="Mbit/s; 0: no limit")
     options.add_argument("--workers", type=int, nargs="*", default=[1, 2], help="of each host, beside DDP")
     options.add_argument("--counted", type=int, nargs="*", default=[1, 2, 4], help="of each host, for the bytes")
+    options.add_argument("--hosts", type=int, nargs="*", default=[2, 3], help="on which bytes are counted")
     options.add_argument("--pairs", type=int, default=8)
     options.add_argument("--seconds", type=float, default=1.2, help="length of a slice; 2 at 100 Mbit/s")
     options.add_argument("--seed", type=int, default=random.randrange(10**6))
@@ -203,8 +209,10 @@ def main() -> None:
     duels: list[Facts] = []
     counted: list[Facts] = []
     contestants: list[Facts] = []
-    for each in sorted({*given.workers, *given.counted}):
-        for known, found in zip((duels, counted, contestants), measure(each, given, rng), strict=True):
+    sizes = [(2, each) for each in sorted({*given.workers, *given.counted})]
+    sizes += [(count, each) for count in given.hosts if count != 2 for each in given.counted]
+    for count, each in sizes:
+        for known, found in zip((duels, counted, contestants), measure(count, each, given, rng), strict=True):
             known += found
     result = {"bench": "hosts", "settings": vars(given), "speed": duels, "bytes": counted, "contestants": contestants}
     report({**result, **watch.facts(PACKAGES)}, table(duels, counted))
