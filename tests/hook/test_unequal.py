@@ -30,9 +30,10 @@ def test_with_fixed_pieces_a_slow_worker_computes_fewer_of_them_and_the_weights_
 
 def test_if_pieces_were_not_fixed_there_are_more_of_them_when_speeds_differ(trainings: Trainings) -> None:
     samples, weights, said = told(trainings, "", 0.004)
-    raised = re.search(r"the workers' speeds differ: (\d+) pieces, not 2, from step (\d+) on", said)
-    assert raised is not None, said
+    raised, *given_back = re.findall(r"(speeds differ|not get shorter by it): (\d+) pieces, not \d+, from step", said)
+    assert raised[0] == "speeds differ", said
     assert int(raised[1]) >= 4
-    assert f"pieces {raised[1]}\n" in said, "what `shoal status` shows"
+    last = [raised, *given_back][-1]  # on a loaded machine many small pieces may not pay
+    assert f"pieces {last[1]}\n" in said, "what `shoal status` shows"
     assert samples[1] < samples[0]
     assert len(weights) == 1, "all workers changed at the same step"

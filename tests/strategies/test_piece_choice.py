@@ -56,8 +56,12 @@ def test_more_pieces_are_kept_where_steps_get_shorter(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_more_pieces_are_given_back_where_each_costs_much_and_are_not_tried_again(seed: int) -> None:
     cluster = Cluster(seed=seed).train((1.0, 4.0), 64.0, 2_000)
-    assert cluster.told == [16, 2]
+    assert cluster.told == [16, 8, 4, 2]
     assert cluster.counts.count(16) == EVERY
+
+
+def test_where_very_many_cost_too_much_fewer_may_still_pay() -> None:
+    assert Cluster().train((1.0, 4.0), 12.0, 400).told == [16, 8]
 
 
 def test_without_the_trial_they_stay_and_everything_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 More pieces divide the work better, and each has a price of its own, which nobody knows beforehand: in a small network
 sixteen pieces can take several times as long as two. So they are tried: if the slowest worker's steps do not get
-shorter, the number is what it was, and stays so among these members.
+shorter, half as many are, and so on down to what there was, which then stays among these members.
 
 A value that all members hold alike, from the notes that all have; a newcomer gets it from any of them.
 """
@@ -41,6 +41,8 @@ class PieceChoice(msgspec.Struct, frozen=True):
             return pieces, self
         now = median(self.recent)
         if self.fewer and now >= PAYS * self.before:
+            if pieces // 2 > self.fewer:
+                return pieces // 2, PieceChoice(self.members, fewer=self.fewer, before=self.before)
             return self.fewer, PieceChoice(self.members, is_over=True)
         known = PieceChoice(self.members, self.recent, is_over=self.is_over)
         if known.is_over or balance.efficiency(pieces, self.members, size) > WORTHWHILE:
