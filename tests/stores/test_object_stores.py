@@ -159,13 +159,19 @@ def test_what_is_given_up_leaves_no_object(s3, folder, writer, monkeypatch):
     """An upload that is closed instead of being given up would make an object of its first half."""
     monkeypatch.setattr(writer_module, "CHUNK", 1000)
     draft, begun = Draft(folder, "r1", 1), threading.Event()
-    hashed = writer_module.hashlib.new
 
-    def slow(name):
-        begun.set()
-        return hashed(name)
+    class Halfway:
+        """Stands after 600 of 1,200 chunks until the writer is closed."""
 
-    monkeypatch.setattr(writer_module.hashlib, "new", slow)
+        chunks = 0
+
+        def update(self, chunk):
+            self.chunks += 1
+            if self.chunks == 600:
+                begun.set()
+                assert writer._abandon.wait(LIMIT)
+
+    monkeypatch.setattr(writer_module.hashlib, "new", lambda name: Halfway())
     writer.begin(draft, 0, arrays_of(1, 100_000))
     assert begun.wait(LIMIT)
     writer.close(LIMIT)
