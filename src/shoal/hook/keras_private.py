@@ -10,8 +10,11 @@ Imports neither keras nor a backend by itself: it is used before they are chosen
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 from shoal.errors import UsageError
@@ -22,6 +25,9 @@ _BACKENDS = {"jax": "JAX 0.10", "tensorflow": "TensorFlow 2.21", "torch": "PyTor
 # Modules, by name: for those who look at them before, or without, importing them.
 ORBAX_CALLBACK = "keras.src.callbacks.orbax_checkpoint"  # imports JAX on every backend, to mend old versions of it
 TF_KERAS = "keras._tf_keras.keras"  # what `tf.keras` is
+DYNAMO = "torch._dynamo"  # PyTorch's compiler, without which nothing is compiled
+COMPILE = "torch._compile"  # keeps some of PyTorch's own functions from it
+DYNAMO_IMPORTERS = ("keras.src.backend.torch.image", "keras.src.backend.torch.random")  # to keep it from two functions
 _BACKEND = "keras.src.backend"
 _OF_BACKENDS = "keras.src.backend."
 
@@ -489,6 +495,54 @@ def python_of(function: Any) -> Any:
 
 
 # PyTorch ------------------------------------------------------------------------------------------------
+
+
+def late_dynamo() -> ModuleType:
+    """What stands for PyTorch's compiler while Keras is imported: it keeps functions from a compiler that is there."""
+    late = ModuleType(DYNAMO)
+
+    def disable(**how: Any) -> Callable[[Any], Any]:
+        return lambda function: _kept_from_dynamo(function, lambda: sys.modules[DYNAMO].disable(function, **how))
+
+    def real(name: str) -> Any:
+        if sys.modules.get(DYNAMO) is late:
+            del sys.modules[DYNAMO]
+        return getattr(importlib.import_module(DYNAMO), name)
+
+    late.disable = disable  # type: ignore[attr-defined]
+    late.__getattr__ = real  # type: ignore[method-assign]
+    return late
+
+
+def import_dynamo_late() -> None:
+    """Functions that PyTorch keeps from its compiler would import it when they are called, to be kept from it."""
+    module = sys.modules[COMPILE]
+    original = getattr(module, "_disable_dynamo", None)
+    if original is None:
+        return  # another PyTorch, which imports what it wants
+
+    @functools.wraps(original)
+    def disable(function: Any = None, recursive: bool = True) -> Any:
+        if function is None:
+            return functools.partial(disable, recursive=recursive)
+        return _kept_from_dynamo(function, lambda: original(function, recursive))
+
+    module._disable_dynamo = disable  # type: ignore[attr-defined]
+
+
+def _kept_from_dynamo(function: Any, keep: Callable[[], Any]) -> Any:
+    """The function; as `keep` makes it once there is a compiler."""
+    kept: list[Any] = []
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if DYNAMO not in sys.modules:
+            return function(*args, **kwargs)
+        if not kept:
+            kept.append(keep())
+        return kept[0](*args, **kwargs)
+
+    return call
 
 
 def dispatch_mode() -> Any:

@@ -49,6 +49,12 @@ def without(name: str, importer: str, unless: Callable[[], bool]) -> None:
         _finder().change(importer, lambda _, loader: _hiding(name, loader, unless))
 
 
+def replaced(name: str, importer: str, make: Callable[[], ModuleType]) -> None:
+    """While the module `importer` is imported, what is made stands for the module `name`, if nobody has that yet."""
+    if importer not in sys.modules:
+        _finder().change(importer, lambda _, loader: _replacing(name, loader, make))
+
+
 def hold_back(package: str) -> None:
     """As if nobody had imported the package: who imports it gets what is there, and that is noticed as an import."""
     _finder().hold_back(package)
@@ -58,6 +64,10 @@ def lighten_keras() -> None:
     """Before keras is imported: what it imports for the sake of few is left to those."""
     when_used("keras.wrappers")  # for scikit-learn, whose import is a third of Keras's
     without("jax", keras_private.ORBAX_CALLBACK, unless=_may_run_on_jax)
+    if "torch" not in sys.modules:  # whose compiler takes longer to import than all the rest of it
+        when_imported(keras_private.COMPILE, keras_private.import_dynamo_late)
+    for importer in keras_private.DYNAMO_IMPORTERS:
+        replaced(keras_private.DYNAMO, importer, keras_private.late_dynamo)
 
 
 def _may_run_on_jax() -> bool:
@@ -163,6 +173,23 @@ def _hiding(name: str, loader: importlib.abc.Loader, unless: Callable[[], bool])
             load(module)
         finally:
             del sys.modules[name]
+
+    loader.exec_module = exec_module  # type: ignore[method-assign]
+
+
+def _replacing(name: str, loader: importlib.abc.Loader, make: Callable[[], ModuleType]) -> None:
+    load = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        if name in sys.modules:
+            load(module)
+            return
+        made = sys.modules[name] = make()
+        try:
+            load(module)
+        finally:
+            if sys.modules.get(name) is made:
+                del sys.modules[name]
 
     loader.exec_module = exec_module  # type: ignore[method-assign]
 
