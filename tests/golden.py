@@ -3,7 +3,8 @@
     cd tests && python -m golden record     before such a change
     cd tests && python -m golden check      after it: every hash is the same, or the differing ones are named
 
-Hashes belong to a machine: another instruction set or another version of a backend sums in another order.
+Hashes belong to a machine: another processor or another version of a backend sums in another order (PyTorch's and XLA's
+libraries choose their loops by the maker, too).
 """
 
 from __future__ import annotations
@@ -73,7 +74,15 @@ def train(backend: str, model: str, optimizer: str, options: str, victim: str) -
 
 
 def identity() -> dict[str, str]:
-    return {package: version(package) for package in PACKAGES} | {"instructions": instruction_set()}
+    return {package: version(package) for package in PACKAGES} | {
+        "instructions": instruction_set(),
+        "processor": processor(),
+    }
+
+
+def processor() -> str:
+    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return names[0].partition(":")[2].strip() if names else "unknown"
 
 
 def main(verb: str) -> int:

@@ -58,7 +58,7 @@ def pids() -> dict[str, int]:
     """Of all members of this run."""
     words = [sys.executable, "-m", "shoal", "status", "--json"]
     runs = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
-    return {member["id"]: member["pid"] for run in runs for member in run["members"]}
+    return {member["id"]: member["pid"] for run in runs for member in run.get("members", [])}
 
 
 name, optimizer, victim, folder = *sys.argv[1:4], Path(sys.argv[4])
