@@ -74,15 +74,7 @@ def train(backend: str, model: str, optimizer: str, options: str, victim: str) -
 
 
 def identity() -> dict[str, str]:
-    return {package: version(package) for package in PACKAGES} | {
-        "instructions": instruction_set(),
-        "processor": processor(),
-    }
-
-
-def processor() -> str:
-    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return names[0].partition(":")[2].strip() if names else "unknown"
+    return {package: version(package) for package in PACKAGES} | {"instructions": instruction_set()}
 
 
 def main(verb: str) -> int:

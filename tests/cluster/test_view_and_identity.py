@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.cluster.identity import Identity, installed_version, instruction_set, kernel_flags
+from shoal.cluster.identity import Identity, installed_version, instruction_set, kernel_choice
 from shoal.cluster.view import View
 
 from .scene import IDENTITY, config, member
@@ -35,8 +35,10 @@ def test_differences_name_both_values_and_whose_they_are():
     )
 
 
-def test_only_flags_that_decide_kernels_count():
-    lines = ["processor : 0", "flags\t\t: fpu avx2 avx fma hypervisor avx512f pti", "flags : other"]
-    assert kernel_flags(lines) == ["avx", "avx2", "avx512f", "fma"]
-    assert kernel_flags(["Features : fp asimd sve"]) == ["asimd", "sve"]
-    assert kernel_flags([]) == []
+def test_only_what_decides_kernels_counts_the_makers_name_too():
+    flags = ["flags\t\t: fpu avx2 avx fma hypervisor avx512f pti", "flags : other"]
+    intel, amd = (["processor : 0", f"vendor_id : {name}", *flags] for name in ("GenuineIntel", "AuthenticAMD"))
+    assert kernel_choice(intel) == ["GenuineIntel", "avx", "avx2", "avx512f", "fma"]
+    assert kernel_choice(intel) != kernel_choice(amd), "MKL sums in another order on each"
+    assert kernel_choice(["Features : fp asimd sve", "CPU implementer : 0x41"]) == ["asimd", "sve"]
+    assert kernel_choice([]) == []

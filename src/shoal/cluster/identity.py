@@ -32,7 +32,7 @@ class Identity(msgspec.Struct, frozen=True):
     numpy: str
     threads: int
     pieces: int
-    instructions: str  # the processor's relevant flags, sorted
+    instructions: str  # the processor's maker and relevant flags
     mesh: str = "one device"
 
     @classmethod
@@ -71,18 +71,21 @@ def installed_version(package: str) -> str:
 
 
 def instruction_set() -> str:
-    """This processor's architecture and the flags that decide numeric kernels."""
+    """This processor's architecture, and what decides numeric kernels: its maker (for MKL), and flags."""
     try:
         cpuinfo = _CPUINFO.read_text(encoding="utf-8", errors="replace")
     except OSError:
         cpuinfo = ""
-    return " ".join([platform.machine(), *kernel_flags(cpuinfo.splitlines())])
+    return " ".join([platform.machine(), *kernel_choice(cpuinfo.splitlines())])
 
 
-def kernel_flags(cpuinfo: Iterable[str]) -> list[str]:
-    """The relevant flags of the first processor in /proc/cpuinfo's lines, sorted."""
+def kernel_choice(cpuinfo: Iterable[str]) -> list[str]:
+    """The maker and the relevant flags, sorted, of the first processor in /proc/cpuinfo's lines."""
+    maker: list[str] = []
     for line in cpuinfo:
         name, _, value = line.partition(":")
+        if name.strip() in ("vendor_id", "CPU implementer") and not maker:
+            maker = value.split()
         if name.strip() in ("flags", "Features"):
-            return sorted(flag for flag in value.split() if flag.startswith(_KERNEL_FLAGS))
-    return []
+            return maker + sorted(flag for flag in value.split() if flag.startswith(_KERNEL_FLAGS))
+    return maker
