@@ -53,6 +53,7 @@ class Method(NamedTuple):
     momentum: float = 0.9
 
 
+MEAN = (1.0, 0.0)  # an outer optimizer that takes the mean of the replicas as it is
 METHODS = {
     BASE: Method(None),
     "bf16": Method("bf16"),
@@ -61,14 +62,11 @@ METHODS = {
     "topk 1 % int8": Method("topk:0.01:int8"),
     "lowrank 4": Method("lowrank:4"),
     "local 25": Method(None, 25),
-    "local 25, int8": Method("int8", 25),
-    "local 25, topk 2 % int8": Method("topk:0.02:int8", 25),
-    "local 50, topk 1 % int8": Method("topk:0.01:int8", 50),
-    "local 100, int8": Method("int8", 100),
-    "local 100, mean, int8": Method("int8", 100, 1.0, 0.0),
-    "local 100, topk 1 % int8": Method("topk:0.01:int8", 100),
-    "local 100, mean, topk 1 % int8": Method("topk:0.01:int8", 100, 1.0, 0.0),
-    "local 200, mean, topk 1 % int8": Method("topk:0.01:int8", 200, 1.0, 0.0),
+    "local 25, mean, int8": Method("int8", 25, *MEAN),
+    "local 25, mean, topk 1 % int8": Method("topk:0.01:int8", 25, *MEAN),
+    "local 50, mean, topk 1 % int8": Method("topk:0.01:int8", 50, *MEAN),
+    "local 100, mean, int8": Method("int8", 100, *MEAN),
+    "local 100, mean, topk 1 % int8": Method("topk:0.01:int8", 100, *MEAN),
 }
 
 
