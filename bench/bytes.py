@@ -151,7 +151,7 @@ TASKS: dict[str, Callable[[int, int], tuple[Any, Any, Data]]] = {
     "clicks": clicks,
     "characters": characters,
 }
-EPOCHS = {"digits": 24, "clicks": 24, "characters": 24}  # of 25 steps, of fp32
+EPOCHS = {"digits": 24, "clicks": 24, "characters": 16}  # of 25 steps, of fp32
 RATE = 0.003
 
 

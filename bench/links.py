@@ -45,6 +45,8 @@ LOCAL = ("local:50", "local:50:int8", "local:50:streaming:5", "local:50:int8:str
 METHODS = (NONE, AGAIN, "bf16", "int8", "topk:0.01", "lowrank:4", *LOCAL, AUTO, *DDP)
 SHARED = (NONE, AGAIN, AUTO)  # what is measured on one host
 EACH = {"large": (2, 1), "conv": (2,)}  # workers of a host
+BATCH = {"large": 64, "conv": 8}  # of all workers together
+PASSES = {"large": 4, "conv": 2}
 SKIPPED = 2  # steps at the beginning of a slice
 UNTIL_CHOSEN = 14  # the same with auto, which measures for 8 steps before it changes anything
 FEWEST, MOST = 4, 150  # steps of a slice
@@ -247,8 +249,8 @@ def main() -> None:
     options.add_argument("--workers", type=int, nargs="*", help="of each host  [default: 2 and 1; conv: 2]")
     options.add_argument("--networks", nargs="*", choices=tuple(EACH), default=list(EACH))
     options.add_argument("--methods", nargs="*", default=list(METHODS), help="none and none again are always there")
-    options.add_argument("--batch", type=int, default=64, help="of all workers together")
-    options.add_argument("--passes", type=int, default=4)
+    options.add_argument("--batch", type=int, help="of all workers together  [default: 64; conv: 8]")
+    options.add_argument("--passes", type=int, help="[default: 4; conv: 2]")
     options.add_argument("--seconds", type=float, default=1.5, help="length of a slice, at least; of 4 steps at least")
     options.add_argument("--shared-passes", type=int, default=16, help="on one host; 0: not at all")
     options.add_argument("--seed", type=int, default=random.randrange(10**6))
@@ -263,14 +265,15 @@ def main() -> None:
     watch = Watch()
     rows: list[Facts] = []
     for network in given.networks:
+        batch = given.batch or BATCH[network]
         for each in given.workers or EACH[network]:
             say(f"{network}, 2 x {each} workers")
-            with Hosts() as hosts, job_on(hosts.names, each, network, given.batch, methods) as job:
-                slices = measured(hosts, job, methods, given.rates, given, given.passes)
+            with Hosts() as hosts, job_on(hosts.names, each, network, batch, methods) as job:
+                slices = measured(hosts, job, methods, given.rates, given, given.passes or PASSES[network])
             rows += judged("no limit", each, network, slices, GOALS if network == "large" else {})
         if given.shared_passes and network == "large":
             say(f"{network}, one host with 2 workers")
-            with Hosts() as hosts, job_on(hosts.names[:1], 2, network, given.batch, SHARED) as job:
+            with Hosts() as hosts, job_on(hosts.names[:1], 2, network, batch, SHARED) as job:
                 slices = measured(None, job, SHARED, [0], given, given.shared_passes)
             rows += judged("shared memory", 2, network, slices, {})
     result = {"bench": "links", "settings": vars(given), "found": rows, **watch.facts(PACKAGES)}

@@ -21,7 +21,7 @@ from turns import Marks, Turn, turns
 
 import shoal
 
-LOCAL_ROUNDS = 3
+LOCAL_ROUNDS = {"large": 3, "conv": 2}
 LAST = 1  # marks at the end of local SGD's epoch that do not count: with the epoch, all fragments are exchanged at once
 NETWORKS = {
     "large": [
@@ -64,7 +64,11 @@ def trained(turn: Turn, network: str, batch: int) -> Marks:
     marks = Marks(between, turn.skipped)
     steps = turn.skipped + turn.steps + 1
     if every > 1:
-        steps, marks.skipped, marks.last = LOCAL_ROUNDS * every, every // between - 1, LAST if between < every else 0
+        steps, marks.skipped, marks.last = (
+            LOCAL_ROUNDS[network] * every,
+            every // between - 1,
+            LAST if between < every else 0,
+        )
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = keras.Sequential([type(layer).from_config(layer.get_config()) for layer in NETWORKS[network]])
