@@ -170,7 +170,7 @@ def measured(
                 told = job.train(method, steps[rate][method])
                 found.append(Slice(number, rate, method, told["seconds"], told["bytes"]))
             shown = ", ".join(f"{one.method} {1e3 * one.seconds:.0f}" for one in found[-len(order) :])
-            say(f"pass {number + 1}, {rate or 'no limit of'} Mbit/s, ms per step: {shown}")
+            say(f"pass {number + 1}, {f'{rate} Mbit/s' if rate else 'no limit'}, ms per step: {shown}")
     return found
 
 
@@ -222,7 +222,8 @@ def table(rows: Sequence[Facts]) -> list[list[str]]:
     lines = [[*head, "MB per host and step", "goal"]]
     for row in rows:
         check = row["same_against_itself"]
-        goal = f"{row['goal']}: {'reached' if row['reached'] else 'missed'}" if "goal" in row else ""
+        word = "void" if check["void"] else "reached" if row.get("reached") else "missed"
+        goal = f"{row['goal']}: {word}" if "goal" in row else ""
         unshaped = f"{row['of_unshaped']['median']:.3f}" if "of_unshaped" in row else ""
         lines.append(
             [
@@ -245,7 +246,9 @@ def table(rows: Sequence[Facts]) -> list[list[str]]:
 def main() -> None:
     layout = argparse.RawDescriptionHelpFormatter
     options = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
-    options.add_argument("--rates", type=int, nargs="*", default=[100, 1000, 0], help="Mbit/s; 0: no limit")
+    options.add_argument(
+        "--rates", type=int, nargs="*", default=[100, 1000, 0], help="Mbit/s; 0: no limit; none: one host only"
+    )
     options.add_argument("--workers", type=int, nargs="*", help="of each host  [default: 2 and 1; conv: 2]")
     options.add_argument("--networks", nargs="*", choices=tuple(EACH), default=list(EACH))
     options.add_argument("--methods", nargs="*", default=list(METHODS), help="none and none again are always there")
@@ -266,7 +269,7 @@ def main() -> None:
     rows: list[Facts] = []
     for network in given.networks:
         batch = given.batch or BATCH[network]
-        for each in given.workers or EACH[network]:
+        for each in (given.workers or EACH[network]) if given.rates else ():
             say(f"{network}, 2 x {each} workers")
             with Hosts() as hosts, job_on(hosts.names, each, network, batch, methods) as job:
                 slices = measured(hosts, job, methods, given.rates, given, given.passes or PASSES[network])
