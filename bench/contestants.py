@@ -473,6 +473,21 @@ def run_to_end(name: str, command: Command, seconds: float) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def started(name: str, commands: Sequence[Command], **words: str) -> Iterator[Processes]:
+    """Processes of one job with a log in common; stopped in the end. `words` stand in the commands as {name}."""
+    folder = Path(tempfile.mkdtemp(prefix="bench-"))
+    processes = Processes(name, folder)
+    _end_in_order()
+    try:
+        for command in commands:
+            processes.start(command, **words)
+        yield processes
+    finally:
+        processes.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def end_with_bench() -> None:
     """In a child, before it becomes what it shall be: it is told to end when the bench is gone, however that came."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -129,13 +129,24 @@ def on_hosts(contestant: str, model: str, hosts: Sequence[str], each: int, meet:
     `meet`: where the first of them is found. `key`: a file with a secret, for ours. Both have the same variables, those
     of torchrun, and the same cores.
     """
-    size, samples, cores = each * len(hosts), LINK_SAMPLES, sorted(os.sched_getaffinity(0))
+    size, samples = each * len(hosts), LINK_SAMPLES
     script = {"shoal": "plain_keras.py", "torch-ddp": "torch_ddp.py"}[contestant]
     argv = _script(script, model, samples)
     if contestant == "shoal":
-        ours = [PYTHON, "-m", "shoal", "worker", "--by", "torchrun", "--port", str(meet[1]), "--key-file", key]
-        ours += ["--backend", "torch", "--threads", "1"]
-        argv = [*ours, *argv[1:], "--workers", str(size)]
+        argv = [*worker_of_ours(meet[1], key), *argv[1:], "--workers", str(size)]
+    commands = placed(argv, hosts, each, meet)
+    return [Contestant(f"{contestant} {len(hosts)} x {each}", commands, samples * size)]
+
+
+def worker_of_ours(port: int, key: str) -> list[str]:
+    """The beginning of a worker's command, on PyTorch, as torchrun would start it."""
+    ours = [PYTHON, "-m", "shoal", "worker", "--by", "torchrun", "--port", str(port), "--key-file", key]
+    return [*ours, "--backend", "torch", "--threads", "1"]
+
+
+def placed(argv: Sequence[str], hosts: Sequence[str], each: int, meet: tuple[str, int]) -> list[Command]:
+    """This command once for each worker, with the variables of torchrun, on hosts that are network namespaces."""
+    size, cores = each * len(hosts), sorted(os.sched_getaffinity(0))
     commands = []
     for rank in range(size):
         place = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank % each)}
@@ -144,7 +155,7 @@ def on_hosts(contestant: str, model: str, hosts: Sequence[str], each: int, meet:
         # The hosts take turns at the cores, so that one worker on each of two hosts has a core of its own.
         core = cores[(rank // each + rank % each * len(hosts)) % len(cores)]
         commands.append(Command(["ip", "netns", "exec", hosts[rank // each], *argv], env, [core]))
-    return [Contestant(f"{contestant} {len(hosts)} x {each}", commands, samples * size)]
+    return commands
 
 
 def keras_data_parallel(model: str) -> Job:

@@ -3,6 +3,8 @@
 A network of 10.5 M parameters with Adam. An update's time is what the worker itself takes for it, without its waits:
 the middle of the steps after the first ten, of the slowest worker. Runs of all kinds take turns.
 
+Goal: on two workers at most 0.55 of one worker's time.
+
     python bench/sliced.py [--backends jax torch tensorflow] [--rounds 2] > sliced.json
 """
 
@@ -18,7 +20,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from harness import Facts, Watch, report, say, spread
+
 STEPS, FIRST = 30, 10
+KINDS = {"own, 1 worker": (1, False), "own, 2 workers": (2, False), "sliced, 2 workers": (2, True)}
+BASE, SLICED = "own, 1 worker", "sliced, 2 workers"
+GOAL = 0.55
 
 
 def train(out: Path, sliced: bool) -> None:
@@ -69,19 +76,25 @@ def main() -> None:
     if given.train:
         train(given.train, given.sliced)
         return
-    facts: dict[str, Any] = {}
+    watch = Watch()
+    found: dict[str, Facts] = {}
+    table = [["backend", *KINDS, "sliced over one worker's own", "goal"]]
     for backend in given.backends:
-        kinds = {"own, 1 worker": (1, False), "own, 2 workers": (2, False), "sliced, 2 workers": (2, True)}
-        times: dict[str, list[float]] = {name: [] for name in kinds}
+        times: dict[str, list[float]] = {name: [] for name in KINDS}
         for turn in range(given.rounds):
-            for name in list(kinds)[:: -1 if turn % 2 else 1]:
-                times[name].append(measured(backend, *kinds[name]))
-                print(backend, name, f"{times[name][-1]:.1f} ms", file=sys.stderr, flush=True)
-        facts[backend] = {name: round(statistics.median(values), 1) for name, values in times.items()}
-        facts[backend]["sliced, 2 workers over own, 1 worker"] = round(
-            facts[backend]["sliced, 2 workers"] / facts[backend]["own, 1 worker"], 2
-        )
-    print(json.dumps(facts, indent=2))
+            for name in list(KINDS)[:: -1 if turn % 2 else 1]:
+                times[name].append(measured(backend, *KINDS[name]))
+                say(f"{backend}, {name}: {times[name][-1]:.1f} ms")
+        ratio = spread([mine / other for mine, other in zip(times[SLICED], times[BASE], strict=True)])
+        found[backend] = {
+            "ms_per_update": {name: spread(values) for name, values in times.items()},
+            "sliced_over_one_worker": ratio | {"goal": GOAL, "reached": ratio["median"] <= GOAL},
+        }
+        middles = [f"{statistics.median(values):.1f} ms" for values in times.values()]
+        table.append([backend, *middles, f"{ratio['median']:.2f}", f"at most {GOAL}"])
+    settings = {"backends": given.backends, "rounds": given.rounds}
+    report({"bench": "sliced", "settings": settings, "found": found, **watch.facts(given.backends)}, table)
 
 
-main()
+if __name__ == "__main__":
+    main()

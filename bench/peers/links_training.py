@@ -1,16 +1,15 @@
-"""Trains a network with each codec in turn, and writes how long steps take and what leaves this host by the cable.
+"""Trains with one codec at a time, as it is told, and says how long steps take and what leaves this host by the cable.
 
-links_training.py OUT ENOUGH NETWORK CODEC...    the first fit lasts until the file ENOUGH is there
+links_training.py FOLDER NETWORK BATCH
 
-A codec may be "local:50" or "local:50:int8" too: local SGD with so many steps between two exchanges.
+The bench writes its wishes to FOLDER/turn-1, turn-2, and so on, and finds the answers in FOLDER/shoal-1, shoal-2. See
+`turns.py`. A method may be a codec, "local:50", "local:50:int8", or "local:50:int8:streaming:5": local SGD with so many
+steps between two exchanges, whose moves have a codec, and which cuts the weights into so many fragments.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,12 @@ import keras
 import numpy as np
 from keras import layers
 from models import CLASSES, HIDDEN, SHAPES
+from turns import Marks, Turn, turns
 
 import shoal
 
-SENT = Path("/sys/class/net/cable/statistics/tx_bytes")
-STEPS, BATCH = {"large": 7, "conv": 25}, 16
-ROUNDS = 4  # of local SGD
+LOCAL_ROUNDS = {"large": 3, "conv": 2}
+LAST = 1  # marks at the end of local SGD's epoch that do not count: with the epoch, all fragments are exchanged at once
 NETWORKS = {
     "large": [
         layers.InputLayer(SHAPES["large"]), *(layers.Dense(n, "relu") for n in HIDDEN["large"]), layers.Dense(CLASSES),
@@ -35,45 +34,57 @@ NETWORKS = {
 }  # fmt: skip
 
 
-class Marks(keras.callbacks.Callback):
-    """When each step ended, and what had left by then."""
+class Marking(keras.callbacks.Callback):
+    """A mark after each step, or after each round of local SGD."""
 
-    def __init__(self, enough: Path | None = None) -> None:
+    def __init__(self, marks: Marks) -> None:
         super().__init__()
-        self.marks: list[tuple[float, int]] = []
-        self._enough = enough
+        self._marks = marks
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
-        self.marks.append((time.perf_counter(), int(SENT.read_text()) if SENT.exists() else 0))
-        if self._enough is not None:
-            time.sleep(0.05)
-            self.model.stop_training = self._enough.exists()
+        self._marks.add()
 
 
-def train(strategy: Any, steps: int, epochs: int, marks: Marks) -> None:
+def strategy_of(method: str, workers: int) -> tuple[Any, int, int]:
+    """With it: steps between two marks, and those between two exchanges of all weights."""
+    kind, *rest = method.split(":")
+    if kind != "local":
+        return shoal.AllReduce(pieces=workers, compress=None if kind == "none" else method), 1, 1
+    every, streaming = int(rest[0]), None
+    if "streaming" in rest:
+        at = rest.index("streaming")
+        streaming, rest = int(rest[at + 1]), rest[:at]
+    compress = ":".join(rest[1:]) or None
+    strategy = shoal.LocalSGD(every=every, replicas=workers, compress=compress, streaming=streaming)
+    return strategy, every // (streaming or 1), every
+
+
+def trained(turn: Turn, network: str, batch: int) -> Marks:
+    strategy, between, every = strategy_of(turn.method.removesuffix(" again"), turn.workers)
+    marks = Marks(between, turn.skipped)
+    steps = turn.skipped + turn.steps + 1
+    if every > 1:
+        steps, marks.skipped, marks.last = (
+            LOCAL_ROUNDS[network] * every,
+            every // between - 1,
+            LAST if between < every else 0,
+        )
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = keras.Sequential([type(layer).from_config(layer.get_config()) for layer in NETWORKS[network]])
         model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     random = np.random.default_rng(0)
-    samples = BATCH * steps
-    x = random.normal(size=(samples, *model.input_shape[1:])).astype("float32")
-    model.fit(x, random.integers(0, 10, samples), batch_size=BATCH, epochs=epochs, verbose=0, callbacks=[marks])
+    x = random.standard_normal((batch * steps, *model.input_shape[1:]), dtype=np.float32)
+    y = random.integers(0, CLASSES, batch * steps)
+    model.fit(x, y, batch_size=batch, epochs=1, verbose=0, callbacks=[Marking(marks)], shuffle=False)
+    return marks
 
 
-out, enough, network, *codecs = sys.argv[1:]
-train(shoal.AllReduce(), STEPS[network], 100_000, Marks(Path(enough)))
-told: dict[str, Any] = {}
-for codec in codecs:
-    marks, every = Marks(), 1
-    kind, _, rest = codec.partition(":")
-    if kind == "local":  # an epoch is a round, after which there is one mark
-        number, _, inside = rest.partition(":")
-        every = int(number)
-        train(shoal.LocalSGD(every=every, compress=inside or None), every, ROUNDS, marks)
-    else:
-        train(shoal.AllReduce(compress=None if codec == "none" else codec), STEPS[network], 1, marks)
-    each = [((after[0] - before[0]) / every, (after[1] - before[1]) / every) for before, after in pairwise(marks.marks)]
-    told.setdefault(codec, []).extend(each[1:])  # the first one opens memory
-if shoal.is_chief():
-    Path(out).write_text(json.dumps(told))
+def main(folder: Path, network: str, batch: int) -> None:
+    for turn in turns(folder, "shoal"):
+        marks = trained(turn, network, batch)
+        if shoal.is_chief():
+            turn.answer(marks)
+
+
+main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import os
 import re
@@ -140,6 +141,21 @@ def test_files_and_functions_that_are_named_exist(page: Page) -> None:
             assert has_symbol(place(name), symbol), code
         elif re.match(r"(src|tests|docs|examples|bench)/", name) or (name.endswith(".py") and "/" in name):
             assert place(name).exists(), code
+
+
+def test_guarantees_say_which_of_their_tests_only_the_full_suite_runs() -> None:
+    prose = read(ROOT / "docs/guarantees.md").prose
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`( \(full\))?", prose)
+    assert named
+    wrong = [f"{file}::{name}" for file, name, said in named if is_full(ROOT / file, name) != bool(said)]
+    assert not wrong
+
+
+def is_full(file: Path, name: str) -> bool:
+    """Whether all cases of this test are marked so."""
+    functions = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)]
+    function = next(one for one in functions if one.name == name)
+    return "pytest.mark.full" in map(ast.unparse, function.decorator_list)
 
 
 @pytest.mark.parametrize("page", [page for page in READ if "journey" in page.name], ids=lambda page: page.name)
