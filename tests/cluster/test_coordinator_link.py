@@ -26,6 +26,8 @@ from shoal.cluster.evidence import look_at, this_machine
 from shoal.cluster.launcher_pipe import Dying, Interrupt, LauncherPipe, MemberTold, Reaped, Released, Spawned
 from shoal.cluster.member_record import SentRecord
 from shoal.cluster.messages import FROM_COORDINATOR, POST_LIMIT, Answer, Candidate, DrainRequest, Join
+from shoal.cluster.succession.electorate import RecordPosition
+from shoal.cluster.succession.succession_messages import Follow, HostSeat
 from shoal.cluster.view import View
 from shoal.errors import PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged
 from shoal.observe import story
@@ -585,5 +587,17 @@ def test_one_that_waits_outside_and_is_drained_leaves_at_once(start):
         assert asking.receive(soon) == Answer(True, "worker-1 leaves after its step")
     with pytest.raises(RunEnded, match="it has left the run"):
         late.wait_result_or_view(0, 1)
+    coordinator_link.done()
+    assert run.end().ok
+
+
+def test_a_host_that_follows_a_run_without_hosts_is_hung_up_on_and_the_run_goes_on(start):
+    run = start(1)
+    soon = Deadline.after(5.0)
+    with contextlib.closing(connect(run.address, run.key, FROM_COORDINATOR, soon)) as stray:
+        stray.send(Follow(1, "b", HostSeat("tcp:127.0.0.1:1", "here"), RecordPosition()), deadline=soon)
+        with pytest.raises(PeerClosed):
+            stray.receive(soon)
+    (coordinator_link,) = run.join_all(1)
     coordinator_link.done()
     assert run.end().ok
