@@ -111,6 +111,7 @@ class _Keeper:
 
     def __init__(self, unheard: float = 0.0, is_launchers: bool = True) -> None:
         self.launcher_gone = False
+        self.has_heard, self.is_asking = True, False
         self._unheard, self._is_launchers = unheard, is_launchers
         self._news = os.eventfd(0)
 
@@ -209,3 +210,32 @@ def test_without_any_coordinator_an_agent_gives_up(pipes: Pipes, monkeypatch: py
         pipes.kill_launcher()
         (end,) = [it for it in _hear_until(coordination, End) if isinstance(it, End)]
         assert "too few hosts are left" in end.reason
+
+
+def test_an_agent_on_the_losing_side_of_a_cut_ends_though_nothing_closes(pipes: Pipes) -> None:
+    with closing(_of(_Keeper(unheard=21.0), pipes, [])) as coordination:
+        coordination.tell(Spawned("worker-1", 7))
+        (end,) = coordination.hear()
+        assert isinstance(end, End)
+        assert "too few hosts are left" in end.reason
+
+
+def test_an_agent_waits_for_a_coordinator_that_hosts_are_still_coming_to(pipes: Pipes) -> None:
+    keeper = _Keeper(unheard=21.0)
+    keeper.has_heard = False
+    with closing(_of(keeper, pipes, [])) as coordination:
+        coordination.tell(Spawned("worker-1", 7))
+        assert coordination.hear() == []
+
+
+def test_a_last_checkpoint_is_not_cut_off_because_the_coordinator_has_gone(pipes: Pipes) -> None:
+    """The launcher is dead: its coordinator has said so, and leaves before the last worker has written."""
+    keeper = _Keeper(unheard=0.1)
+    inner = RemoteCoordination(_Elsewhere(), [PLACE])
+    with closing(AgentCoordination(inner, pipes.agent, True, cast("HostKeeper", keeper))) as coordination:
+        coordination.tell(Spawned("worker-1", 7))
+        pipes.kill_launcher()
+        keeper.launcher_gone = True
+        assert coordination.hear() == []
+        keeper._unheard = 30.0
+        assert coordination.hear() == [], "65 s are allowed"

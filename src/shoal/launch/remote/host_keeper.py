@@ -52,6 +52,7 @@ from shoal.cluster.succession.succession_start import SuccessionStart
 from shoal.errors import UsageError, WireError
 from shoal.launch.outputs import say
 from shoal.launch.remote.record_copy import RecordCopy
+from shoal.launch.remote.silence import CoordinatorSilence
 from shoal.wire import addresses
 from shoal.wire.certificates import RunCertificate
 from shoal.wire.connection import Connection, connect
@@ -111,7 +112,8 @@ class HostKeeper:
         self._has_own = part.is_launchers  # the coordinator, as far as whoever made this was told
         self._asking: set[str] = set()
         self._asks_command = False
-        self._heard_at = now
+        self._silence = CoordinatorSilence(now)
+        self._has_heard = False
         self._guests: dict[int, Connection] = {}
         self._answers: deque[Callable[[], None]] = deque()  # of threads, for this one
         self._orders: deque[ElectionOrder] = deque()
@@ -150,8 +152,18 @@ class HostKeeper:
         return self._voter.coordinator in (self._part.launcher, None)
 
     def unheard_for(self) -> float:
-        """Seconds since a coordinator was last heard."""
-        return time.monotonic() - self._heard_at
+        """Seconds in which no coordinator was heard."""
+        return self._silence.seconds
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the user's command may say in a moment that the others are dead."""
+        return self._asks_command
+
+    @property
+    def has_heard(self) -> bool:
+        """Whether a coordinator was ever heard that hosts that are enough could hear."""
+        return self._has_heard
 
     def where(self) -> str | None:
         """The address of the coordinator, if it was heard of."""
@@ -186,6 +198,7 @@ class HostKeeper:
     def _look(self, now: float) -> None:
         for key, _ in self._selector.select(_LOOK_EVERY):
             key.data()
+        self._silence.look(now)
         while self._answers:
             self._answers.popleft()()
         self._look_for_own()
@@ -278,6 +291,7 @@ class HostKeeper:
                 return self._keep(message, now)
             case StillCoordinating(epoch, seats):
                 self._seats |= seats
+                self._has_heard = True
                 return self._is_heard(self._voter.hear(epoch, now), now)
             case LauncherGone(epoch):
                 self.launcher_gone |= epoch == self._voter.epoch
@@ -300,7 +314,7 @@ class HostKeeper:
 
     def _is_heard(self, heeded: bool, now: float) -> bool:
         if heeded:
-            self._heard_at = now
+            self._silence.hear(now)
         return heeded
 
     def _hang_up(self) -> None:
