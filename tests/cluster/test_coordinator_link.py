@@ -601,3 +601,26 @@ def test_a_host_that_follows_a_run_without_hosts_is_hung_up_on_and_the_run_goes_
     (coordinator_link,) = run.join_all(1)
     coordinator_link.done()
     assert run.end().ok
+
+
+def test_a_coordinator_without_a_descriptor_lets_in_whoever_waits_once_there_is_one(start, monkeypatch, capfd):
+    run = start(1)
+    listener, scarce = run.coordinator._listener, threading.Event()
+    true = listener.poll_accept
+    refused = []
+
+    def poll_accept(codec):
+        if not scarce.is_set():
+            refused.append(codec)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return true(codec)
+
+    monkeypatch.setattr(listener, "poll_accept", poll_accept)
+    with ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(run.join, 0)
+        time.sleep(0.5)
+        assert 0 < len(refused) < 10, "it does not turn in circles"
+        scarce.set()
+        joining.result(10).done()
+    assert run.end().ok
+    assert capfd.readouterr().err.count("the coordinator can let nobody in") == 1

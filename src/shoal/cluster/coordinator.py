@@ -93,6 +93,7 @@ from shoal.wire.held_folder import hold
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 from shoal.wire.messages import Message
+from shoal.wire.shortage import Shortage
 
 TICK = 0.1  # seconds
 _ANSWERS_WITHIN = 0.3  # that a process takes to write down its stack
@@ -158,6 +159,8 @@ class Coordinator:
         if self._log.is_stale:
             self._events.append(Interrupted(stale_state(folder), 1))
         self._links: dict[int, Connection] = {}
+        self._shortage = Shortage("the coordinator can let nobody in")
+        self._is_listening = True
         self._numbers = itertools.count(1)
         self._groups: dict[str, int] = {}  # worker -> its process group
         self._leave_at: float | None = None  # set when the launcher let go of the launcher's pipe
@@ -209,7 +212,14 @@ class Coordinator:
     # What comes in ----------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        for connection in self._listener.poll_accept(TO_COORDINATOR):
+        try:
+            connections = self._listener.poll_accept(TO_COORDINATOR)
+        except OSError as error:  # no descriptor is left: whoever waits is let in when there is one
+            self._shortage.tell(error)
+            self._selector.unregister(self._listener)
+            self._is_listening = False
+            return
+        for connection in connections:
             link = next(self._numbers)
             self._links[link] = connection
             self._selector.register(connection, selectors.EVENT_READ, partial(self._hear, link))
@@ -318,6 +328,9 @@ class Coordinator:
             self._send(link, message)
 
     def _tick(self) -> None:
+        if not self._is_listening:
+            self._is_listening = True
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._be_found()
         self._show_stacks()
         suspects = self._membership.suspects(self._clock.now())
