@@ -148,6 +148,7 @@ class HostedRun:
         joined = self._joined
         assert joined is not None
         self._agents.close(end, joined.heed_agents)
+        joined.show_rest()
 
     def close(self) -> None:
         self._agents.close(None)

@@ -71,6 +71,7 @@ class AgentCoordination(AbstractCoordination):
         return self._selector.fileno()  # that of epoll
 
     def hear(self) -> list[CoordinatorOrder]:
+        self._channel.flush()
         said = self._channel.has_more or any(key.fileobj is self._channel for key, _ in self._selector.select(0))
         orders = [*(self._receive() if said else ()), *self._inner.hear(), *self._hear_own(), *self._due()]
         if self._is_over:  # the run ends once

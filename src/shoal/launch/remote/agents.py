@@ -173,6 +173,7 @@ class Agents:
     def hear(self) -> list[tuple[str, AgentNews]]:
         """What was said since, and by which host; does not wait. `AgentLost` is the last of an agent."""
         news: list[tuple[str, AgentNews]] = self._hear_tried()
+        self._flush()
         for key, _ in self._selector.select(0):
             if not isinstance(key.data, Agent):
                 continue
@@ -292,6 +293,11 @@ class Agents:
             news.append((outcome.host, outcome))
         return news
 
+    def _flush(self) -> None:
+        """What an agent had no room for when it was said."""
+        for agent in self._agents.values():
+            agent.channel.flush()
+
     def _tell_all(self, messages: Mapping[str, Message]) -> None:
         for host, message in messages.items():
             self._agents[host].channel.send(message)
@@ -302,6 +308,7 @@ class Agents:
         wrong: dict[str, str] = {}
         until = time.monotonic() + self._shell.answer_within
         while (missing := self._agents.keys() - answers.keys() - wrong.keys()) and time.monotonic() < until:
+            self._flush()
             for key, _ in self._selector.select(1.0):
                 meanwhile()
                 if not isinstance(key.data, Agent):
@@ -344,6 +351,7 @@ class Agents:
     def _await_end(self, until: float, heed: Callable[[], object]) -> None:
         while time.monotonic() < until and any(agent.process.poll() is None for agent in self._agents.values()):
             self._selector.select(0.05)
+            self._flush()
             heed()
         heed()
 

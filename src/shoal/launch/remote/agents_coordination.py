@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import selectors
-import sys
 import time
 from pathlib import Path
 from signal import SIGKILL
@@ -19,9 +17,12 @@ from shoal.launch.remote.agents import AgentBack, AgentLost, Agents, ReturnFaile
 from shoal.launch.remote.channel import Go, LogText, PlaceGranted, PlaceWanted, Printed
 from shoal.launch.remote.host_keeper import SILENCE, HostKeeper
 from shoal.launch.remote.return_times import ReturnTimes
+from shoal.launch.remote.terminal_output import TerminalOutput
 from shoal.launch.supervision.coordination import AbstractCoordination, CoordinatorOrder, PlaceGiven
 from shoal.launch.supervision.local_coordination import LocalCoordination
 from shoal.wire.messages import Message
+
+_SHOWN_WITHIN = 2.0  # seconds, if the terminal takes nothing
 
 _MEMBER = re.compile(r"(worker|server)-[0-9]{1,9}")
 
@@ -55,6 +56,7 @@ class AgentsCoordination(AbstractCoordination):
         self._said: dict[str, str] = {}  # by host: why it is not back yet
         self._is_over = False
         self._partial: dict[str, bytes] = {}  # lines that are not whole
+        self._terminal = TerminalOutput()
         self._selector = selectors.DefaultSelector()
         self._selector.register(inner, selectors.EVENT_READ)
         self._selector.register(agents, selectors.EVENT_READ)
@@ -102,8 +104,13 @@ class AgentsCoordination(AbstractCoordination):
     def ask(self, plan: ProcessPlan) -> PlaceGiven | None:
         return self._inner.ask(plan)
 
+    def show_rest(self) -> None:
+        """The run is over: what workers printed last comes before what is said about its end."""
+        self._terminal.drain(_SHOWN_WITHIN)
+
     def close(self) -> None:
         self._selector.close()
+        self._terminal.close()
 
     def heed_agents(self) -> list[CoordinatorOrder]:
         """What they said since; does not wait."""
@@ -113,7 +120,7 @@ class AgentsCoordination(AbstractCoordination):
                 case Dying() | Reaped():
                     self._inner.tell(message)
                 case Printed(stream, data):
-                    _print(stream, data)
+                    self._terminal.write(stream, data)
                 case LogText(log, data):
                     self._keep(host, log, data)
                 case PlaceWanted(place):
@@ -174,7 +181,7 @@ class AgentsCoordination(AbstractCoordination):
         if self._shows:
             *lines, self._partial[name] = (self._partial.get(name, b"") + data).split(b"\n")
             for line in lines:
-                print(f"[{name}] {line.decode(errors='replace')}", file=sys.stderr, flush=True)
+                self._terminal.write(2, b"[%s] %s\n" % (name.encode(), line))
 
 
 def end_without_hosts(
@@ -194,14 +201,6 @@ def end_without_hosts(
         "on alone. If the others are not still training, start the run again; if it wrote checkpoints, with --resume."
     )
     return End(ok=False, code=1, reason=text)
-
-
-def _print(stream: int, data: bytes) -> None:
-    out = sys.stdout if stream == 1 else sys.stderr
-    out.flush()
-    fd = out.fileno()
-    while data:
-        data = data[os.write(fd, data) :]
 
 
 def _harmless(name: str) -> str:
