@@ -26,6 +26,8 @@ from shoal.cluster.evidence import look_at, this_machine
 from shoal.cluster.launcher_pipe import Dying, Interrupt, LauncherPipe, MemberTold, Reaped, Released, Spawned
 from shoal.cluster.member_record import SentRecord
 from shoal.cluster.messages import FROM_COORDINATOR, POST_LIMIT, Answer, Candidate, DrainRequest, Join
+from shoal.cluster.succession.electorate import RecordPosition
+from shoal.cluster.succession.succession_messages import Follow, HostSeat
 from shoal.cluster.view import View
 from shoal.errors import PeerClosed, PeerTimeout, Refused, RunEnded, UsageError, ViewChanged
 from shoal.observe import story
@@ -587,3 +589,38 @@ def test_one_that_waits_outside_and_is_drained_leaves_at_once(start):
         late.wait_result_or_view(0, 1)
     coordinator_link.done()
     assert run.end().ok
+
+
+def test_a_host_that_follows_a_run_without_hosts_is_hung_up_on_and_the_run_goes_on(start):
+    run = start(1)
+    soon = Deadline.after(5.0)
+    with contextlib.closing(connect(run.address, run.key, FROM_COORDINATOR, soon)) as stray:
+        stray.send(Follow(1, "b", HostSeat("tcp:127.0.0.1:1", "here"), RecordPosition()), deadline=soon)
+        with pytest.raises(PeerClosed):
+            stray.receive(soon)
+    (coordinator_link,) = run.join_all(1)
+    coordinator_link.done()
+    assert run.end().ok
+
+
+def test_a_coordinator_without_a_descriptor_lets_in_whoever_waits_once_there_is_one(start, monkeypatch, capfd):
+    run = start(1)
+    listener, scarce = run.coordinator._listener, threading.Event()
+    true = listener.poll_accept
+    refused = []
+
+    def poll_accept(codec):
+        if not scarce.is_set():
+            refused.append(codec)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return true(codec)
+
+    monkeypatch.setattr(listener, "poll_accept", poll_accept)
+    with ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(run.join, 0)
+        time.sleep(0.5)
+        assert 0 < len(refused) < 10, "it does not turn in circles"
+        scarce.set()
+        joining.result(10).done()
+    assert run.end().ok
+    assert capfd.readouterr().err.count("the coordinator can let nobody in") == 1

@@ -15,10 +15,11 @@ from shoal.cluster.messages import End, JoinerPlace
 from shoal.config import RunConfig
 from shoal.errors import BadFrame
 from shoal.launch.plan import ProcessPlan
-from shoal.launch.remote import agent_coordination
+from shoal.launch.remote import agent_coordination, terminal_output
 from shoal.launch.remote.agent_coordination import AgentCoordination
 from shoal.launch.remote.channel import AgentChannel, Go, LogText
 from shoal.launch.remote.host_keeper import HostKeeper
+from shoal.launch.remote.terminal_output import TerminalOutput
 from shoal.launch.supervision.coordination import PlaceGiven
 from shoal.launch.supervision.remote_coordination import AbstractRunElsewhere, RemoteCoordination
 
@@ -111,6 +112,7 @@ class _Keeper:
 
     def __init__(self, unheard: float = 0.0, is_launchers: bool = True) -> None:
         self.launcher_gone = False
+        self.has_heard, self.is_asking = True, False
         self._unheard, self._is_launchers = unheard, is_launchers
         self._news = os.eventfd(0)
 
@@ -209,3 +211,85 @@ def test_without_any_coordinator_an_agent_gives_up(pipes: Pipes, monkeypatch: py
         pipes.kill_launcher()
         (end,) = [it for it in _hear_until(coordination, End) if isinstance(it, End)]
         assert "too few hosts are left" in end.reason
+
+
+def test_an_agent_on_the_losing_side_of_a_cut_ends_though_nothing_closes(pipes: Pipes) -> None:
+    with closing(_of(_Keeper(unheard=21.0), pipes, [])) as coordination:
+        coordination.tell(Spawned("worker-1", 7))
+        (end,) = coordination.hear()
+        assert isinstance(end, End)
+        assert "too few hosts are left" in end.reason
+
+
+def test_an_agent_waits_for_a_coordinator_that_hosts_are_still_coming_to(pipes: Pipes) -> None:
+    keeper = _Keeper(unheard=21.0)
+    keeper.has_heard = False
+    with closing(_of(keeper, pipes, [])) as coordination:
+        coordination.tell(Spawned("worker-1", 7))
+        assert coordination.hear() == []
+
+
+def test_a_last_checkpoint_is_not_cut_off_because_the_coordinator_has_gone(pipes: Pipes) -> None:
+    """The launcher is dead: its coordinator has said so, and leaves before the last worker has written."""
+    keeper = _Keeper(unheard=0.1)
+    inner = RemoteCoordination(_Elsewhere(), [PLACE])
+    with closing(AgentCoordination(inner, pipes.agent, True, cast("HostKeeper", keeper))) as coordination:
+        coordination.tell(Spawned("worker-1", 7))
+        pipes.kill_launcher()
+        keeper.launcher_gone = True
+        assert coordination.hear() == []
+        keeper._unheard = 30.0
+        assert coordination.hear() == [], "65 s are allowed"
+
+
+def test_what_is_said_about_workers_waits_for_nobody_and_comes_when_there_is_room(pipes: Pipes) -> None:
+    """The launcher is stopped, and the pipe is full of what workers have printed."""
+    for _ in range(8):
+        pipes.agent.send(LogText("worker-1", b"x" * 30_000))
+    pipes.agent.send(Reaped("worker-1", -9))
+    assert not pipes.agent.drain(0.01)
+    heard = []
+    while not heard or not isinstance(heard[-1], Reaped):
+        heard.append(pipes.launcher.next(5.0))
+        pipes.agent.flush()
+    assert len(heard) == 9
+
+
+def test_an_agent_does_not_wait_for_ever_for_its_part(pipes: Pipes) -> None:
+    with pytest.raises(TimeoutError):
+        pipes.agent.next(0.01)
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[TerminalOutput, int]]:
+    """And its other end, which nobody reads yet."""
+    reader, writer = os.pipe()
+    output = TerminalOutput({1: writer})
+    yield output, reader
+    output.close()
+    os.close(writer)
+
+
+def test_a_terminal_that_takes_nothing_holds_nobody_up(
+    terminal: tuple[TerminalOutput, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal_output, "LIMIT", 300_000)
+    output, reader = terminal
+    for _ in range(5):
+        output.write(1, b"x" * 100_000)
+    assert not output.drain(0.01)
+    with os.fdopen(reader, "rb") as shown:
+        assert shown.read(300_000) == b"x" * 300_000
+        output.drain(5.0)
+        output.write(1, b"more\n")
+        assert shown.readline() == b"shoal: 200,000 bytes of output are not shown: the terminal took nothing\n"
+        assert shown.readline() == b"more\n"
+        assert output.drain(5.0)
+
+
+def test_a_reader_that_has_gone_ends_nothing(terminal: tuple[TerminalOutput, int]) -> None:
+    output, reader = terminal
+    os.close(reader)  # | head
+    for _ in range(3):
+        output.write(1, b"more\n")
+    assert output.drain(5.0)

@@ -14,6 +14,7 @@ from shoal.cluster.messages import End, JoinerPlace
 from shoal.config import RunConfig
 from shoal.errors import UsageError
 from shoal.launch.plan import ProcessPlan
+from shoal.launch.supervision import remote_coordination
 from shoal.launch.supervision.coordination import CoordinatorOrder, PlaceGiven
 from shoal.launch.supervision.guests import Guests
 from shoal.launch.supervision.remote_coordination import AbstractRunElsewhere, RemoteCoordination
@@ -84,11 +85,11 @@ class _Run(AbstractRunElsewhere):
     def __init__(self, refuses: bool = False) -> None:
         self.may = threading.Event()
         self.prepared: list[str] = []
-        self._refuses = refuses
+        self.refuses = refuses
 
     def ask(self, role: str) -> JoinerPlace:
         assert self.may.wait(20.0)
-        if self._refuses:
+        if self.refuses:
             raise UsageError("can't reach the run")
         return JoinerPlace("worker-1001", CONFIG)
 
@@ -160,3 +161,23 @@ def test_a_run_that_cannot_be_reached_any_more_is_an_error() -> None:
         assert heard(coordination) == [MemberTold("worker-1000 ended with code 76; coming back")]
         with pytest.raises(UsageError, match="can't reach the run"):
             heard(coordination)
+
+
+def test_a_place_that_is_not_to_be_had_costs_no_healthy_worker_and_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_coordination, "AGAIN", 0.01)
+    run = _Run(refuses=True)
+    run.may.set()
+    other = ProcessPlan("worker-1001", (), {})
+    with closing(RemoteCoordination(run, [PLACE, other])) as coordination:
+        for number, id in enumerate(("worker-1000", "worker-1001")):
+            coordination.tell(Spawned(id, 7 + number))
+        coordination.tell(Reaped("worker-1000", OUTSIDE))
+        coordination.ask(PLACE)
+        assert heard(coordination) == [MemberTold("worker-1000 ended with code 76; coming back")]
+        (told,) = heard(coordination)
+        assert isinstance(told, MemberTold)
+        assert told.text.startswith("nobody comes in the place of worker-1000 yet: can't reach the run.")
+        run.refuses = False
+        assert heard(coordination) == [PlaceGiven("worker-1001", PLACE)]

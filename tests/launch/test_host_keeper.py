@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytest
 from shoal.clock import Deadline
 from shoal.cluster import coordinator_address
 from shoal.cluster.coordinator_log import NAME
+from shoal.cluster.evidence import look_at
 from shoal.cluster.messages import TO_COORDINATOR
 from shoal.cluster.succession.election import StartCoordinator
 from shoal.cluster.succession.electorate import Electorate
 from shoal.cluster.succession.succession_messages import Follow, HostSeat, LauncherGone, RecordEntry, StillCoordinating
 from shoal.cluster.succession.succession_start import SuccessionStart
+from shoal.launch.remote import host_keeper
 from shoal.launch.remote.host_keeper import HostKeeper, KeeperPart
 from shoal.wire.connection import Connection
 from shoal.wire.keys import RunKey
@@ -129,3 +132,40 @@ def test_that_the_launcher_is_gone_is_heard_from_the_coordinator_of_its_host(two
     two.write(b"it")
     two.links["b"].send(LauncherGone(1), deadline=Deadline.after(5.0))
     eventually(lambda: keeper.launcher_gone, "it is heard")
+
+
+def test_a_command_that_takes_too_long_is_ended_with_all_that_it_has_started(
+    two: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_keeper, "_COMMAND_WITHIN", 0.3)
+    keeper = two.keeper("b", on_split=f"sleep 600 & echo $! > {tmp_path}/pid; wait")
+    two.write(b"it")
+    two.die()
+    eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip(), "it is asked")
+    pid = int((tmp_path / "pid").read_text())
+    eventually(lambda: look_at(pid) is None or look_at(pid).state == "Z", "its child is ended")
+    assert keeper.take_orders() == []
+
+
+def test_a_keeper_that_gets_no_thread_keeps_its_vote(
+    two: Scene, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keeper = two.keeper("b")
+    start = threading.Thread.start
+
+    def no_thread(thread: threading.Thread) -> None:
+        if thread.name == "shoal-host-asks":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        two.links["b"].close()
+        said: list[str] = []
+        eventually(
+            lambda: said.append(capfd.readouterr().err) or "can't start new thread" in "".join(said), "it says it"
+        )
+    again = two.listener.accept(TO_COORDINATOR, Deadline.after(20.0))
+    assert isinstance(again.receive(Deadline.after(20.0)), Follow)
+    two.links["b"] = again
+    assert keeper.take_orders() == []

@@ -95,6 +95,11 @@ def test_ssh_keeps_the_users_configuration_and_never_asks() -> None:
     assert not any("HostKey" in word or "KnownHosts" in word for word in options)
 
 
+def test_a_connection_that_ssh_shares_does_not_hide_a_cut_cable() -> None:
+    words = Ssh().command("b", [])
+    assert {"ServerAliveInterval=2", "ServerAliveCountMax=4", "ControlPath=none"} <= set(words)
+
+
 def test_only_variables_that_change_what_is_computed_go_to_other_hosts() -> None:
     environ = {
         "KERAS_BACKEND": "jax",

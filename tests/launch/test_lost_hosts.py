@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,6 +89,21 @@ def test_a_first_host_that_was_cut_off_ends_its_part_when_it_hears_of_the_others
     world.tell("go")
     eventually(lambda: {"mark-done-1", "mark-done-2"} <= {path.name for path in world.folder.iterdir()}, "they finish")
     eventually(lambda: not world.processes(), "nobody is left")
+
+
+@pytest.mark.full  # test_coordination_here.py and test_agent_channel.py decide it without processes
+def test_a_first_host_without_the_others_ends_when_it_is_interrupted_and_they_end_by_themselves(
+    world: World, hosts: Hosts
+) -> None:
+    text = "mark('up')\nuntil('go')\nmark('done')\n"
+    run = world.run(text, "--hosts", LISTED, "--threads", 1)
+    eventually(lambda: len(world.marks("up")) == 3, "all are up")
+    for number in range(3):  # nothing closes: everybody is alone
+        hosts.plug("down", number)
+    eventually(lambda: "too few hosts answer: nothing is decided" in run.err, "it is noticed")
+    run.signal(signal.SIGINT)
+    assert run.wait() == 130
+    eventually(lambda: not world.processes(), "the agents end, too", within=60.0)
 
 
 @pytest.mark.timeout(400)

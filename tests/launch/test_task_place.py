@@ -7,7 +7,7 @@ import json
 import pytest
 
 from shoal.errors import UsageError
-from shoal.launch.task_place import TaskPlace, find_place
+from shoal.launch.task_place import TaskPlace, find_place, same_host
 
 TORCHRUN = {
     "RANK": "5",
@@ -78,6 +78,19 @@ def test_two_sources_that_disagree_are_an_error_and_one_can_be_chosen() -> None:
     ):
         find_place({**TORCHRUN, **SRUN})
     assert find_place({**TORCHRUN, **SRUN}, by="slurm").size == 6
+
+
+def test_two_sources_with_different_first_hosts_are_an_error_and_two_names_of_one_host_are_not() -> None:
+    both = {**TORCHRUN, **SRUN, "RANK": "5", "WORLD_SIZE": "6"}
+    with pytest.raises(UsageError, match=r"on gpu-1 by RANK.*on gpu3 by SLURM_PROCID.*--by torchrun or --by slurm"):
+        find_place(both, is_same=lambda one, other: False)
+    assert find_place(both, is_same=lambda one, other: True).first == "gpu-1"
+
+
+def test_names_and_addresses_of_this_host_are_one() -> None:
+    assert same_host("GPU-1", "gpu-1")
+    assert same_host("localhost", "127.0.0.1")
+    assert not same_host("192.0.2.1", "192.0.2.2")
 
 
 @pytest.mark.parametrize(

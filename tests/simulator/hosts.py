@@ -45,7 +45,10 @@ class Wrong(AssertionError):
 
 @dataclass(frozen=True)
 class HostFault:
-    """What happens at a moment: "kill", "return", "cut", "heal", "slow", "fast", "crash" (of the coordinator)."""
+    """What happens: "kill", "vanish", "return", "cut", "heal", "slow", "fast", "crash" (of the coordinator).
+
+    Whoever vanishes is dead without a word: no link to it closes, as when a host loses its power.
+    """
 
     kind: str
     host: str
@@ -139,6 +142,11 @@ class HostSimulation:
                     self._end(host.coordinator, silently=self.random.random() < 0.5)
                 if host.link is not None:
                     self._hang_up(host.link, from_voter=True)
+            case "vanish" if not host.is_dead:
+                host.is_dead = True
+                if host.coordinator is not None:
+                    host.coordinator.is_dead = True
+                    host.coordinator = None
             case "return" if host.is_dead:
                 self._return(host.name)
             case "cut":
@@ -206,7 +214,7 @@ class HostSimulation:
 
         def at_coordinator() -> None:
             if link.coordinator.links.get(one.voter.me) is link:
-                link.coordinator.copies.lose(one.voter.me, self.now)
+                link.coordinator.copies.lose(one.voter.me)
 
         def at_voter() -> None:
             if one.link is link:

@@ -63,7 +63,15 @@ def splits(seed: int) -> HostPlan:
     return HostPlan(seed, hosts, tuple(faults), seconds=110.0)
 
 
-@pytest.mark.parametrize("plans", [one_at_a_time, chaos, cuts, splits])
+def silent(seed: int) -> HostPlan:
+    """Hosts die one after the other without a word, each after the one before has left the electorate."""
+    random, hosts = Random(seed), 3 + seed % 3
+    lost = random.sample("abcde"[:hosts], hosts - 2)
+    faults = [HostFault("vanish", host, 3.0 + 25.0 * number) for number, host in enumerate(lost)]
+    return HostPlan(seed, hosts, tuple(faults), seconds=25.0 * len(lost) + 20.0)
+
+
+@pytest.mark.parametrize("plans", [one_at_a_time, chaos, cuts, splits, silent])
 def test_what_members_were_told_is_one_history_whatever_happens_to_hosts(plans: object) -> None:
     for seed in range(RUNS):
         run = HostSimulation(plans(seed))  # type: ignore[operator]
@@ -79,6 +87,16 @@ def test_when_the_first_host_dies_another_coordinates_within_seconds() -> None:
         run.play()
         assert max(run.elected) > 1
         assert max(run.gaps) < 9.0, f"seed {seed}: {max(run.gaps)}"
+
+
+def test_a_host_that_died_without_a_word_leaves_the_electorate() -> None:
+    faults = (HostFault("vanish", "b", 5.0), HostFault("vanish", "c", 25.0))
+    run = HostSimulation(HostPlan(1, 3, faults, seconds=50.0))
+    run.play()
+    assert run.elected == {1: "a"}
+    coordinator = run.hosts["a"].coordinator
+    assert coordinator is not None
+    assert coordinator.copies.electorate == Electorate(("a",))
 
 
 def test_of_two_hosts_the_first_goes_on_alone_and_the_second_never_does() -> None:

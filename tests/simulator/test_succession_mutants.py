@@ -14,7 +14,7 @@ from shoal.cluster.succession.record_copies import RecordCopies
 from shoal.cluster.succession.succession_messages import RecordEntry, Vote, VoteRequest
 
 from .hosts import HostPlan, HostSimulation, Wrong
-from .test_hosts_lost import chaos, cuts, one_at_a_time, splits
+from .test_hosts_lost import chaos, cuts, one_at_a_time, silent, splits
 
 RUNS = 60  # of each plan, within which a mutant must be found
 Patch = pytest.MonkeyPatch
@@ -123,6 +123,18 @@ def a_change_of_the_electorate_is_over_before_it_counts(patch: Patch) -> None:
 @shows(one_at_a_time)
 def the_electorate_never_changes(patch: Patch) -> None:
     patch.setattr(RecordCopies, "next_electorate", lambda self, now: None)
+
+
+@shows(silent)
+def whose_link_is_open_stays_in_the_electorate(patch: Patch) -> None:
+    true = RecordCopies.next_electorate
+
+    def next_electorate(self: RecordCopies, now: float) -> Electorate | None:
+        for copy in self._copies.values():
+            copy.heard = now if copy.is_linked else copy.heard
+        return true(self, now)
+
+    patch.setattr(RecordCopies, "next_electorate", next_electorate)
 
 
 @shows(one_at_a_time)

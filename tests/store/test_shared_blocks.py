@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
+from shoal.errors import NoSpace
 from shoal.store.shared_blocks import SMALL, Incoming, Laid, Outgoing, Return
 from shoal.store.values.tensors import Array, ArrayShape
 from shoal.wire.memory import SharedBlock
@@ -95,3 +97,14 @@ def test_what_a_lost_receiver_gave_back_is_kept_for_others_and_what_it_may_still
 
 def test_what_is_small_goes_over_the_connection(shared_block):
     assert shared_block.outgoing.lay([np.zeros(SMALL // 4 - 16, np.float32)]) is None
+
+
+@pytest.mark.parametrize("lack", [NoSpace("shared memory is full"), OSError(errno.EMFILE, "Too many open files")])
+def test_without_room_or_a_descriptor_tensors_go_over_the_connection(
+    shared_block, lack: Exception, monkeypatch: pytest.MonkeyPatch
+):
+    def create(*_: object) -> SharedBlock:
+        raise lack
+
+    monkeypatch.setattr(SharedBlock, "create", create)
+    assert shared_block.outgoing.lay([np.ones(SIZE, "float32")]) is None

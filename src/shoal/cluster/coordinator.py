@@ -77,12 +77,13 @@ from shoal.cluster.messages import (
     StatusRequest,
 )
 from shoal.cluster.storyteller import StoryLine, Storyteller
+from shoal.cluster.succession.record_copies import GONE
 from shoal.cluster.succession.record_sender import LEASE, RecordSender, Sending
 from shoal.cluster.succession.succession_messages import Follow, RecordKept
 from shoal.cluster.succession.succession_start import SuccessionStart
 from shoal.cluster.view import Member
 from shoal.config import RunConfig
-from shoal.errors import PeerClosed, WireError
+from shoal.errors import PeerClosed, PeerTimeout, WireError
 from shoal.observe.chart import Chart
 from shoal.observe.record_files import LIMIT, TRACE_LIMIT, RecordFile, from_frame
 from shoal.observe.story import Story, StoryKind
@@ -92,6 +93,7 @@ from shoal.wire.held_folder import hold
 from shoal.wire.keys import RunKey
 from shoal.wire.listener import Listener
 from shoal.wire.messages import Message
+from shoal.wire.shortage import Shortage
 
 TICK = 0.1  # seconds
 _ANSWERS_WITHIN = 0.3  # that a process takes to write down its stack
@@ -157,6 +159,8 @@ class Coordinator:
         if self._log.is_stale:
             self._events.append(Interrupted(stale_state(folder), 1))
         self._links: dict[int, Connection] = {}
+        self._shortage = Shortage("the coordinator can let nobody in")
+        self._is_listening = True
         self._numbers = itertools.count(1)
         self._groups: dict[str, int] = {}  # worker -> its process group
         self._leave_at: float | None = None  # set when the launcher let go of the launcher's pipe
@@ -208,7 +212,14 @@ class Coordinator:
     # What comes in ----------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        for connection in self._listener.poll_accept(TO_COORDINATOR):
+        try:
+            connections = self._listener.poll_accept(TO_COORDINATOR)
+        except OSError as error:  # no descriptor is left: whoever waits is let in when there is one
+            self._shortage.tell(error)
+            self._selector.unregister(self._listener)
+            self._is_listening = False
+            return
+        for connection in connections:
             link = next(self._numbers)
             self._links[link] = connection
             self._selector.register(connection, selectors.EVENT_READ, partial(self._hear, link))
@@ -225,7 +236,8 @@ class Coordinator:
             self._lose(link, error)
 
     def _take_messages(self, link: int, connection: Connection) -> None:
-        while (message := connection.try_receive()) is not None:
+        """As long as it is ours: what is answered may find out that it is closed, and lose it."""
+        while self._links.get(link) is connection and (message := connection.try_receive()) is not None:
             if isinstance(message, StackTold):
                 self._show_told(link, message)
             elif isinstance(message, Follow | RecordKept):
@@ -295,6 +307,8 @@ class Coordinator:
             return
         now = self._clock.now()
         self._send_all(self._sender.tick(now))
+        for link in self._sender.silent(now):
+            self._lose(link, PeerTimeout((), f"its host has not been heard for {GONE:.0f} s"))
         if (places := self._sender.missing_places(now)) and self._membership.view is not None:
             there = [member for member in self._membership.view.workers if member.nearby is not None]
             lost = [member.id for member in there if member.nearby is not None and member.nearby.place in places]
@@ -314,6 +328,9 @@ class Coordinator:
             self._send(link, message)
 
     def _tick(self) -> None:
+        if not self._is_listening:
+            self._is_listening = True
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._be_found()
         self._show_stacks()
         suspects = self._membership.suspects(self._clock.now())
@@ -497,9 +514,14 @@ class Coordinator:
             self._selector.modify(connection, events, registered.data)
 
     def _lose(self, link: int, error: WireError) -> None:
+        connection = self._links.get(link)
+        if connection is None:
+            return  # that was noticed before
         if isinstance(error, PeerClosed):
             with contextlib.suppress(WireError):  # what it said before it hung up, if a send found that out
-                self._take_messages(link, self._links[link])
+                self._take_messages(link, connection)
+            if link not in self._links:
+                return  # an answer to that was refused, too
         else:
             print(f"link {link} is closed: {error}", file=sys.stderr, flush=True)
         self._close(link)
@@ -508,7 +530,7 @@ class Coordinator:
 
     def _close(self, link: int) -> None:
         if self._sender is not None:
-            self._sender.lose(link, self._clock.now())
+            self._sender.lose(link)
         connection = self._links.pop(link, None)
         if connection is not None:
             self._selector.unregister(connection)

@@ -167,6 +167,11 @@ class CoordinatorLog:
             self._stale.unlink()
 
 
+def has_record(folder: Path) -> bool:
+    """Whether a coordinator has written something down here, or told what it had no room to write down."""
+    return (folder / NAME).exists() or (folder / STALE).exists()
+
+
 def stale_state(folder: Path) -> str:
     """Why a run is over whose coordinator was lost with what it could not write down."""
     return (

@@ -138,7 +138,8 @@ class HostedRun:
     def begin(self, coordination: LocalCoordination, config: RunConfig) -> AgentsCoordination:
         """The coordinator has been started; returns what hears of it and of the agents."""
         logs, keeper = Path(config.logs), self._keeper
-        self._joined = AgentsCoordination(coordination, self._agents, logs, config.verbose, keeper)
+        patience = config.deadlines.orphaned
+        self._joined = AgentsCoordination(coordination, self._agents, logs, config.verbose, keeper, patience)
         self._agents.go()
         return self._joined
 
@@ -147,6 +148,7 @@ class HostedRun:
         joined = self._joined
         assert joined is not None
         self._agents.close(end, joined.heed_agents)
+        joined.show_rest()
 
     def close(self) -> None:
         self._agents.close(None)

@@ -100,7 +100,7 @@ class PlaceAsker:
         deadline = Deadline.after(within)
         while True:
             try:
-                with closing(self.connect(Deadline.after(min(_REACH_WITHIN, deadline.left())))) as connection:
+                with closing(self._reach(Deadline.after(min(_REACH_WITHIN, deadline.left())))) as connection:
                     answer = _ask(connection, request, deadline)
                     if isinstance(answer, JoinerPlace):
                         return answer, connection.local_host()
@@ -112,6 +112,13 @@ class PlaceAsker:
             if deadline.passed() or not answer.again:
                 raise UsageError(f"the run takes nobody in now: {answer.text}")
             time.sleep(_AGAIN)
+
+    def _reach(self, deadline: Deadline) -> Connection:
+        """The same. A name that was not found may be found in a moment: name servers rest, too."""
+        try:
+            return self.connect(deadline)
+        except UsageError as error:
+            raise WireError(str(error)) from error
 
     def connect(self, deadline: Deadline) -> Connection:
         """Through the first of its addresses that leads there. WireError if none does."""

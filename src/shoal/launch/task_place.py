@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from shoal.errors import UsageError
 from shoal.launch.remote.slurm import expand_nodes, expand_tasks
+from shoal.wire import names
 from shoal.wire.names import host_and_port
 
 _PORTS = range(20000, 30000)  # below those that systems give out by themselves
@@ -37,7 +38,14 @@ class TaskPlace:
         return self.port or _PORTS[zlib.crc32(self.job.encode()) % len(_PORTS)]
 
 
-def find_place(environ: Mapping[str, str], by: str | None = None) -> TaskPlace:
+def same_host(one: str, other: str) -> bool:
+    """Whether two names or addresses are of one host, as far as this host can tell. May ask a name server."""
+    return one.lower() == other.lower() or bool(_where(one) & _where(other))
+
+
+def find_place(
+    environ: Mapping[str, str], by: str | None = None, is_same: Callable[[str, str], bool] = same_host
+) -> TaskPlace:
     """Of this task. UsageError if nothing tells it, or two sources tell different places. `by`: the one to believe."""
     if by is not None and by not in READERS:
         raise UsageError(f"--by {by}: there is no such source; there is {', '.join(READERS)}.")
@@ -56,10 +64,23 @@ def find_place(environ: Mapping[str, str], by: str | None = None) -> TaskPlace:
                 f"two sources disagree: this is task {place.rank} of {place.size} by {place.source}, and task "
                 f"{another.rank} of {another.size} by {another.source}. Choose with --by {name} or --by {other}."
             )
+        if place.first and another.first and not is_same(place.first, another.first):
+            raise UsageError(
+                f"two sources disagree: the first task is on {place.first} by {place.source}, and on {another.first} "
+                f"by {another.source}. Choose with --by {name} or --by {other}."
+            )
     for _, another in others:  # what the first does not know another may
         if not place.first and another.first:
             return another
     return place
+
+
+def _where(host: str) -> set[str]:
+    """Its addresses; all of this host are one. Its name, if it has none."""
+    try:
+        return {"here" if names.is_own(address) else address for address in names.lookup(host)}
+    except UsageError:
+        return {host.lower()}
 
 
 def _read(

@@ -82,6 +82,7 @@ CODEC = MessageCodec(
 
 _DIAL = 2.0  # seconds for one attempt
 _PAUSE = 0.02  # seconds between two
+_REST = 0.1  # seconds in which nobody is let in, if there is no descriptor left
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,9 @@ class Links:
         self._landing = landing
         self._listener = listener
         self._links: dict[str, _Link] = {}
+        self._ungreeted: set[Connection] = set()  # who has connected, and has not said its name yet
+        self._shortage = Shortage(f"{me} can let nobody in")
+        self._listen_at: float | None = None  # again, after a shortage
         self._spare: list[SharedBlock] = []  # of peers that are gone
         self._returns: deque[tuple[_Link, Return]] = deque()  # to be sent; any thread adds to it
         self._events: deque[Event] = deque()
@@ -193,6 +197,9 @@ class Links:
     def wait(self, seconds: float) -> list[Event]:
         """What has happened, at once if something has; else what happens within so many seconds, if anything."""
         self._send_returns()
+        if self._listener is not None and self._listen_at is not None and time.monotonic() >= self._listen_at:
+            self._listen_at = None
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         for ready, _ in self._selector.select(0.0 if self._events else seconds):
             ready.data()
         self._add_dialled()
@@ -207,8 +214,8 @@ class Links:
 
     def close(self) -> None:
         """Hang up on everybody; not on who dials just now."""
-        if self._listener is not None:
-            self._selector.unregister(self._listener)
+        for connection in self._ungreeted:
+            connection.close()
         for link in self._links.values():
             link.close()
         for dial in self._dialling.values():
@@ -225,7 +232,15 @@ class Links:
 
     def _accept(self) -> None:
         assert self._listener is not None
-        for connection in self._listener.poll_accept(CODEC):
+        try:
+            connections = self._listener.poll_accept(CODEC)
+        except OSError as error:  # no descriptor is left: whoever waits is let in when there is one
+            self._shortage.tell(error)
+            self._selector.unregister(self._listener)
+            self._listen_at = time.monotonic() + _REST
+            return
+        for connection in connections:
+            self._ungreeted.add(connection)
             self._selector.register(connection, selectors.EVENT_READ, partial(self._greet, connection))
 
     def _greet(self, connection: Connection) -> None:
@@ -233,12 +248,21 @@ class Links:
         try:
             message = connection.try_receive()
         except WireError:
-            self._selector.unregister(connection)
+            self._forget(connection)
             connection.close()
             return
+        if message is None:
+            return
+        self._forget(connection)
         if isinstance(message, StoreHello):
-            self._selector.unregister(connection)
             self._add(message.member, connection)
+        else:
+            connection.close()
+
+    def _forget(self, connection: Connection) -> None:
+        """It has said its name, or will not."""
+        self._ungreeted.discard(connection)
+        self._selector.unregister(connection)
 
     def _add(self, peer: str, connection: Connection) -> None:
         if peer in self._links:

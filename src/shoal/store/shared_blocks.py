@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.errors import BadFrame
+from shoal.errors import BadFrame, NoSpace
 from shoal.store.values.tensors import Array, ArrayShape, arrays_in, offsets
 from shoal.wire.memory import SharedBlock
 from shoal.wire.messages import Message
@@ -92,7 +92,12 @@ class Outgoing:
                 return number
         if len(self._blocks) == MOST:
             return None
-        block = self._take_spare(nbytes) or SharedBlock.create("shoal-store", -(-nbytes // GRAIN) * GRAIN)
+        block = self._take_spare(nbytes)
+        if block is None:
+            try:
+                block = SharedBlock.create("shoal-store", -(-nbytes // GRAIN) * GRAIN)
+            except (NoSpace, OSError):  # no memory or no descriptor is left: the connection needs neither
+                return None
         self._blocks.append(_Lent(block, True))
         self._share(Share(len(self._blocks) - 1, block.nbytes), block.fd)
         return len(self._blocks) - 1

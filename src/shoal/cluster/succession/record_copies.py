@@ -20,7 +20,8 @@ class _Copy:
 
     index: int = 0  # up to which it has it, in this epoch
     sent: int = 0
-    heard: float | None = None  # when, if its link is there
+    heard: float = 0.0  # when, the last time
+    is_linked: bool = False  # a link to a host that died without a word stays: it tells nothing
 
 
 class RecordCopies:
@@ -32,8 +33,7 @@ class RecordCopies:
         self._entries: list[RecordEntry] = []  # from the last that is everything
         self._index = 0
         self._settled = 0  # the index from which on the electorate is as it is
-        self._copies = {voter: _Copy() for voter in electorate.everyone()}
-        self._gone: dict[str, float] = dict.fromkeys(electorate.everyone(), now)  # since when a voter has no link
+        self._copies = {voter: _Copy(heard=now) for voter in electorate.everyone()}
         self._fenced: set[str] = set()
 
     @property
@@ -59,8 +59,7 @@ class RecordCopies:
     def follow(self, voter: str, position: RecordPosition, now: float) -> bool:
         """A host wants it. Whether it needs everything; else what is new to it is enough."""
         copy = self._copies.setdefault(voter, _Copy())
-        copy.heard = now
-        self._gone.pop(voter, None)
+        copy.heard, copy.is_linked = now, True
         first = self._entries[0].index if self._entries else 1
         follows_on = position.epoch == self.epoch and first - 1 <= position.index <= self._index
         copy.index = copy.sent = position.index if follows_on else 0
@@ -73,11 +72,14 @@ class RecordCopies:
             copy.heard = now
             copy.index = max(copy.index, min(index, copy.sent))
 
-    def lose(self, voter: str, now: float) -> None:
+    def lose(self, voter: str) -> None:
         """Its link is gone. What it has, it has."""
         if voter in self._copies:
-            self._copies[voter].heard = None
-            self._gone.setdefault(voter, now)
+            self._copies[voter].is_linked = False
+
+    def silent(self, now: float) -> list[str]:
+        """Whose link is there, but who has not been heard for so long that it counts as lost: close it."""
+        return [id for id, copy in self._copies.items() if copy.is_linked and now - copy.heard > GONE]
 
     def fence(self, voters: tuple[str, ...]) -> None:
         """Somebody has seen to it that these are dead."""
@@ -86,7 +88,7 @@ class RecordCopies:
     def unsent(self, voter: str) -> list[RecordEntry]:
         """What is to be sent to this host now; it counts as sent."""
         copy = self._copies[voter]
-        if copy.heard is None:
+        if not copy.is_linked:
             return []
         entries = [entry for entry in self._entries if entry.index > copy.sent]
         copy.sent = self._index
@@ -97,7 +99,8 @@ class RecordCopies:
         return self._is_enough(self.heard(now, within))
 
     def heard(self, now: float, within: float) -> set[str]:
-        return {id for id, copy in self._copies.items() if copy.heard is not None and now - copy.heard <= within}
+        """Who has been heard lately, and can be."""
+        return {id for id, copy in self._copies.items() if copy.is_linked and now - copy.heard <= within}
 
     def next_electorate(self, now: float) -> Electorate | None:
         """What the electorate is to become now, if anything: write it down with `change`. One change at a time."""
@@ -106,8 +109,9 @@ class RecordCopies:
         if self.electorate.before:
             return self.electorate.settled()
         voters = self.electorate.voters
-        lost = {voter for voter in voters if now - self._gone.get(voter, now) > GONE}
-        here = [voter for voter, copy in self._copies.items() if copy.heard is not None]
+        lost = {voter for voter in voters if now - self._copies[voter].heard > GONE}
+        heard = self.heard(now, GONE)
+        here = [voter for voter in self._copies if voter in heard]  # in the order in which they came
         stay = tuple(voter for voter in voters if voter not in lost)
         wanted = (*stay, *(voter for voter in here if voter not in voters))
         may = self.electorate.changed(wanted)
@@ -117,9 +121,8 @@ class RecordCopies:
         """From this entry on."""
         self.electorate = electorate
         for voter in [voter for voter in self._copies if voter not in electorate.everyone()]:
-            if self._copies[voter].heard is None:
+            if not self._copies[voter].is_linked:
                 del self._copies[voter]
-                self._gone.pop(voter, None)
         entry = self.append(b"", anew=False)
         self._settled = entry.index
         return entry

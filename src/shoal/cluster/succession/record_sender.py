@@ -75,11 +75,11 @@ class RecordSender:
         needs_all = self._copies.follow(message.voter, message.position, now)
         return self._unsent(), needs_all
 
-    def lose(self, link: int, now: float) -> None:
+    def lose(self, link: int) -> None:
         """It is closed."""
         for voter in [voter for voter, its in self._links.items() if its == link]:
             del self._links[voter]
-            self._copies.lose(voter, now)
+            self._copies.lose(voter)
 
     def tick(self, now: float) -> list[Sending]:
         """Time has passed."""
@@ -94,6 +94,10 @@ class RecordSender:
             seats = {voter: self._seats[voter] for voter in self._copies.electorate.everyone() if voter in self._seats}
             sendings += [(link, StillCoordinating(self.epoch, seats)) for link in self._links.values()]
         return sendings
+
+    def silent(self, now: float) -> list[int]:
+        """Links over which nothing has come for so long that nothing will: close them."""
+        return [self._links[voter] for voter in self._copies.silent(now) if voter in self._links]
 
     def unheard_for(self, now: float) -> float:
         """Seconds since hosts that are enough were last heard."""

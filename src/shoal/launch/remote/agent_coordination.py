@@ -71,6 +71,7 @@ class AgentCoordination(AbstractCoordination):
         return self._selector.fileno()  # that of epoll
 
     def hear(self) -> list[CoordinatorOrder]:
+        self._channel.flush()
         said = self._channel.has_more or any(key.fileobj is self._channel for key, _ in self._selector.select(0))
         orders = [*(self._receive() if said else ()), *self._inner.hear(), *self._hear_own(), *self._due()]
         if self._is_over:  # the run ends once
@@ -128,12 +129,18 @@ class AgentCoordination(AbstractCoordination):
             if self._is_apart and where is not None and where != self._moved:
                 self._moved = where
                 self._move(where)
-            if self._keeper.unheard_for() > self._patience and (self._is_apart or self._closed_at is not None):
+            if self._is_alone(self._keeper) and self._keeper.unheard_for() > self._patience:
                 reason = "the coordinator's host is gone, and too few hosts are left to go on without it"
                 return [End(ok=False, code=1, reason=reason)]
         if self._end_at is None or time.monotonic() < self._end_at:
             return []
         return [End(ok=False, code=1, reason="the launcher is gone")]
+
+    def _is_alone(self, keeper: HostKeeper) -> bool:
+        """Whether silence would be the end. A cable that is cut closes nothing: that somebody was heard is enough."""
+        is_ending = self._end_at is not None  # within the time that a last checkpoint may take
+        was_there = keeper.has_heard or self._is_apart or self._closed_at is not None
+        return was_there and not is_ending and not keeper.is_asking
 
     def _judge(self, keeper: HostKeeper, now: float) -> None:
         """What the end of the input means, once that is known."""

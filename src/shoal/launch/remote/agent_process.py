@@ -51,6 +51,8 @@ SomeMessage = TypeVar("SomeMessage", bound=Message)
 
 _REACH_WITHIN = 10.0  # seconds to a launcher that listens: more is a firewall
 _COORDINATOR_WITHIN = 60.0  # seconds
+_NEXT_WITHIN = 300.0  # seconds until the launcher says what is next: a cut cable does not close the input
+_SENT_WITHIN = 5.0  # seconds for the last word
 _AGAIN = 0.1  # seconds
 
 
@@ -63,12 +65,14 @@ def main(environ: Mapping[str, str]) -> int:
     with closing(Relay(channel)) as relay:
         try:
             reason = _take_part(channel, relay, environ)
-        except EOFError:
+        except (EOFError, TimeoutError):
             return 1  # the launcher is gone, and nothing was started
         except (UsageError, WireError) as error:
             channel.send(Unable(str(error)))
+            channel.drain(_SENT_WITHIN)
             return 1
     channel.send(AgentLeft(reason))
+    channel.drain(_SENT_WITHIN)
     return 0
 
 
@@ -158,7 +162,7 @@ def _coordinated(
 
 def _next(channel: AgentChannel, kind: type[SomeMessage]) -> SomeMessage:
     """The next message, which is of this kind. The launcher says what it says at once, and in this order."""
-    message = channel.next()
+    message = channel.next(_NEXT_WITHIN)
     if not isinstance(message, kind):
         raise BadFrame(f"expected {kind.__name__}, got {type(message).__name__}: use the same Shoal on all hosts")
     return message

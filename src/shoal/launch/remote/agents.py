@@ -90,6 +90,7 @@ class Agents:
         self._returns: Counter[str] = Counter()  # of hosts that were lost
         self._trying: dict[str, Agent] = {}  # lost hosts, each tried by a thread
         self._tried: deque[tuple[Agent | None, AgentBack | ReturnFailed]] = deque()
+        self._closing = threading.Lock()  # a host is tried, or all are closed
         self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # that one was tried
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._news, selectors.EVENT_READ)
@@ -173,6 +174,7 @@ class Agents:
     def hear(self) -> list[tuple[str, AgentNews]]:
         """What was said since, and by which host; does not wait. `AgentLost` is the last of an agent."""
         news: list[tuple[str, AgentNews]] = self._hear_tried()
+        self._flush()
         for key, _ in self._selector.select(0):
             if not isinstance(key.data, Agent):
                 continue
@@ -198,10 +200,12 @@ class Agents:
 
     def close(self, end: End | None, heed: Callable[[], object] = lambda: None) -> None:
         """The run is over: they end whoever is left. `heed` is called when one has said something."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        for agent in tuple(self._trying.values()):
+        with self._closing:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            trying = tuple(self._trying.values())
+        for agent in trying:
             agent.process.kill()
         until = time.monotonic() + _LEAVE_WITHIN[end is not None and end.ok]
         if end is not None:
@@ -219,7 +223,8 @@ class Agents:
             if tried is not None:
                 _bury(tried)
         self._selector.close()
-        os.close(self._news)
+        with self._closing:
+            os.close(self._news)
 
     def _started(self, host: str) -> Agent:
         command = self._shell.command(host, self._words)
@@ -245,7 +250,11 @@ class Agents:
         """In a thread."""
         agent = None
         try:
-            agent = self._trying[host] = self._started(host)
+            agent = self._started(host)
+            with self._closing:
+                self._trying[host] = agent
+                if self._is_closed:
+                    agent.process.kill()
             timer = threading.Timer(self._shell.answer_within, agent.process.kill)
             timer.start()
             try:
@@ -261,9 +270,13 @@ class Agents:
         if agent is not None and isinstance(outcome, ReturnFailed):
             _bury(agent)
             agent = None
-        self._tried.append((agent, outcome))
-        if not self._is_closed:
-            os.eventfd_write(self._news, 1)
+        with self._closing:
+            if not self._is_closed:
+                self._tried.append((agent, outcome))
+                os.eventfd_write(self._news, 1)
+                return
+        if agent is not None:
+            _bury(agent)
 
     def _converse(self, agent: Agent, order: HostOrder) -> AgentBack | ReturnFailed:
         """As with all agents at the start. EOFError, BadFrame."""
@@ -292,6 +305,11 @@ class Agents:
             news.append((outcome.host, outcome))
         return news
 
+    def _flush(self) -> None:
+        """What an agent had no room for when it was said."""
+        for agent in self._agents.values():
+            agent.channel.flush()
+
     def _tell_all(self, messages: Mapping[str, Message]) -> None:
         for host, message in messages.items():
             self._agents[host].channel.send(message)
@@ -302,6 +320,7 @@ class Agents:
         wrong: dict[str, str] = {}
         until = time.monotonic() + self._shell.answer_within
         while (missing := self._agents.keys() - answers.keys() - wrong.keys()) and time.monotonic() < until:
+            self._flush()
             for key, _ in self._selector.select(1.0):
                 meanwhile()
                 if not isinstance(key.data, Agent):
@@ -330,7 +349,9 @@ class Agents:
             self._selector.unregister(agent.channel)
             if agent.has_left:
                 return []
-            return [AgentLost(agent.host, self._why_gone(agent, error), tuple(sorted(agent.members)))]
+            why = self._why_gone(agent, error)
+            agent.process.kill()  # its workers count as dead: none may live on there
+            return [AgentLost(agent.host, why, tuple(sorted(agent.members)))]
 
     def _why_gone(self, agent: Agent, error: Exception) -> str:
         if isinstance(error, BadFrame):
@@ -344,6 +365,7 @@ class Agents:
     def _await_end(self, until: float, heed: Callable[[], object]) -> None:
         while time.monotonic() < until and any(agent.process.poll() is None for agent in self._agents.values()):
             self._selector.select(0.05)
+            self._flush()
             heed()
         heed()
 

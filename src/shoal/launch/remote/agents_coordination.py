@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import re
 import selectors
-import sys
 import time
 from pathlib import Path
 from signal import SIGKILL
 
-from shoal.cluster.launcher_pipe import Awaited, Dying, MemberTold, Reaped
+from shoal.cluster.launcher_pipe import Awaited, Dying, Interrupt, MemberTold, Reaped
 from shoal.cluster.messages import End
 from shoal.cluster.succession.election import StopCoordinator
 from shoal.launch.logs import path_of
 from shoal.launch.plan import ProcessPlan
 from shoal.launch.remote.agents import AgentBack, AgentLost, Agents, ReturnFailed
 from shoal.launch.remote.channel import Go, LogText, PlaceGranted, PlaceWanted, Printed
-from shoal.launch.remote.host_keeper import HostKeeper
+from shoal.launch.remote.host_keeper import SILENCE, HostKeeper
 from shoal.launch.remote.return_times import ReturnTimes
+from shoal.launch.remote.terminal_output import TerminalOutput
 from shoal.launch.supervision.coordination import AbstractCoordination, CoordinatorOrder, PlaceGiven
 from shoal.launch.supervision.local_coordination import LocalCoordination
 from shoal.wire.messages import Message
+
+_SHOWN_WITHIN = 2.0  # seconds, if the terminal takes nothing
 
 _MEMBER = re.compile(r"(worker|server)-[0-9]{1,9}")
 
@@ -30,15 +31,24 @@ class AgentsCoordination(AbstractCoordination):
     """Whoever made what it is given closes it."""
 
     def __init__(
-        self, inner: LocalCoordination, agents: Agents, logs: Path, shows: bool, keeper: HostKeeper | None = None
+        self,
+        inner: LocalCoordination,
+        agents: Agents,
+        logs: Path,
+        shows: bool,
+        keeper: HostKeeper | None = None,
+        patience: float = 20.0,
     ) -> None:
         """`logs`: a folder for those of all hosts. `shows`: what the others print is for the user, too.
 
-        `keeper`: of a run that outlives the loss of this host.
+        `keeper`: of a run that outlives the loss of this host. `patience`: seconds without hosts that are enough.
         """
         self._inner = inner
         self._agents = agents
         self._keeper = keeper
+        self._patience = patience
+        self._interrupt: Interrupt | None = None
+        self._interrupted_at = 0.0
         self._logs = logs
         self._shows = shows
         self._returns = ReturnTimes()
@@ -46,6 +56,7 @@ class AgentsCoordination(AbstractCoordination):
         self._said: dict[str, str] = {}  # by host: why it is not back yet
         self._is_over = False
         self._partial: dict[str, bytes] = {}  # lines that are not whole
+        self._terminal = TerminalOutput()
         self._selector = selectors.DefaultSelector()
         self._selector.register(inner, selectors.EVENT_READ)
         self._selector.register(agents, selectors.EVENT_READ)
@@ -57,6 +68,8 @@ class AgentsCoordination(AbstractCoordination):
 
     def hear(self) -> list[CoordinatorOrder]:
         orders = [*self.heed_agents(), *self._inner.hear(), *self._heed_election()]
+        if not self._is_over and not any(isinstance(order, End) for order in orders):
+            orders += self._heed_silence()
         self._is_over |= any(isinstance(order, End) for order in orders)
         if not self._is_over:
             for host in self._returns.take_due(time.monotonic()):
@@ -74,14 +87,30 @@ class AgentsCoordination(AbstractCoordination):
             self._inner.start_again()
         return []
 
+    def _heed_silence(self) -> list[CoordinatorOrder]:
+        """Without hosts that are enough the coordinator decides nothing, not even that the run is over."""
+        if self._keeper is None:
+            return []
+        may_give_up = self._keeper.has_heard and not self._keeper.is_asking  # at first, hosts may need long to come
+        asked_for = time.monotonic() - self._interrupted_at
+        end = end_without_hosts(self._keeper.unheard_for(), self._patience, may_give_up, self._interrupt, asked_for)
+        return [end] if end is not None else []
+
     def tell(self, message: Message) -> None:
+        if isinstance(message, Interrupt) and self._interrupt is None:
+            self._interrupt, self._interrupted_at = message, time.monotonic()
         self._inner.tell(message)
 
     def ask(self, plan: ProcessPlan) -> PlaceGiven | None:
         return self._inner.ask(plan)
 
+    def show_rest(self) -> None:
+        """The run is over: what workers printed last comes before what is said about its end."""
+        self._terminal.drain(_SHOWN_WITHIN)
+
     def close(self) -> None:
         self._selector.close()
+        self._terminal.close()
 
     def heed_agents(self) -> list[CoordinatorOrder]:
         """What they said since; does not wait."""
@@ -91,7 +120,7 @@ class AgentsCoordination(AbstractCoordination):
                 case Dying() | Reaped():
                     self._inner.tell(message)
                 case Printed(stream, data):
-                    _print(stream, data)
+                    self._terminal.write(stream, data)
                 case LogText(log, data):
                     self._keep(host, log, data)
                 case PlaceWanted(place):
@@ -152,15 +181,26 @@ class AgentsCoordination(AbstractCoordination):
         if self._shows:
             *lines, self._partial[name] = (self._partial.get(name, b"") + data).split(b"\n")
             for line in lines:
-                print(f"[{name}] {line.decode(errors='replace')}", file=sys.stderr, flush=True)
+                self._terminal.write(2, b"[%s] %s\n" % (name.encode(), line))
 
 
-def _print(stream: int, data: bytes) -> None:
-    out = sys.stdout if stream == 1 else sys.stderr
-    out.flush()
-    fd = out.fileno()
-    while data:
-        data = data[os.write(fd, data) :]
+def end_without_hosts(
+    unheard: float, patience: float, may_give_up: bool, interrupt: Interrupt | None, asked_for: float
+) -> End | None:
+    """The end of a run whose coordinator has had too few hosts for so many seconds, if it has come. Pure.
+
+    `asked_for`: seconds since the interrupt. A coordinator that may decide has answered it by then.
+    """
+    if interrupt is not None and min(unheard, asked_for) > SILENCE:
+        text = f"{interrupt.why}; no last checkpoint is written, since too few hosts answer to agree on one"
+        return End(ok=False, code=interrupt.code, reason=text)
+    if not may_give_up or unheard <= patience:
+        return None
+    text = (
+        f"too few hosts have answered for {unheard:.0f} s (deadline {patience:.0f} s): those that are left may not go "
+        "on alone. If the others are not still training, start the run again; if it wrote checkpoints, with --resume."
+    )
+    return End(ok=False, code=1, reason=text)
 
 
 def _harmless(name: str) -> str:

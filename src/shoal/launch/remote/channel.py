@@ -17,9 +17,10 @@ has started.
 
 from __future__ import annotations
 
-import contextlib
 import os
+import select
 import threading
+import time
 from collections import deque
 
 import msgspec
@@ -33,6 +34,7 @@ from shoal.launch.host_folder import HeldCheckpoint, HostFolder
 from shoal.launch.remote.host_facts import HostFacts
 from shoal.wire.messages import Message
 
+_LOOK_EVERY = 0.2  # seconds
 LINE_LIMIT = 4 << 20  # bytes
 
 
@@ -149,34 +151,66 @@ class AgentChannel:
         self._encode = msgspec.json.Encoder().encode
         self._partial = b""
         self._waiting: deque[Message] = deque()  # received together with one that was asked for alone
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # never held while somebody waits
+        self._outbox = bytearray()
         self._is_let_go = False
+        os.set_blocking(write_fd, False)
 
     def fileno(self) -> int:
         """Readable when `receive` has something to do."""
         return self._read_fd
 
     def send(self, message: Message) -> None:
-        """Send, if the other side is still there."""
-        data = self._encode(message) + b"\n"
-        with self._lock, contextlib.suppress(OSError):
-            while data and not self._is_let_go:
-                data = data[os.write(self._write_fd, data) :]
+        """Send, if the other side is still there, as far as it goes now; `flush` sends the rest. Waits for nobody."""
+        with self._lock:
+            self._outbox += self._encode(message) + b"\n"
+        self.flush()
+
+    def send_text(self, message: Message) -> None:
+        """The same, but only when there is room: what workers print waits, what is said about them does not."""
+        while not self.drain(_LOOK_EVERY) and not self._is_let_go:
+            pass
+        self.send(message)
+
+    def flush(self) -> None:
+        """Send what could not be sent before, as far as it goes now."""
+        with self._lock:
+            try:
+                while self._outbox and not self._is_let_go:
+                    del self._outbox[: os.write(self._write_fd, self._outbox)]
+            except BlockingIOError:
+                return
+            except OSError:
+                pass  # nobody is there
+            self._outbox.clear()
+
+    def drain(self, within: float) -> bool:
+        """Wait until all is sent, or nobody is there to send it to. Whether it is so."""
+        until = time.monotonic() + within
+        self.flush()
+        while self._outbox and (left := until - time.monotonic()) > 0:
+            self._wait(left, for_input=False)
+            self.flush()
+        return not self._outbox
 
     def let_go(self) -> None:
         """The other side is gone for good, perhaps without a word: nothing more is sent, and nobody waits for it."""
         self._is_let_go = True
-        with contextlib.suppress(OSError):
-            os.set_blocking(self._write_fd, False)
 
     @property
     def is_let_go(self) -> bool:
         return self._is_let_go
 
-    def next(self) -> Message:
-        """The next message alone; waits for it. EOFError, BadFrame."""
+    def next(self, within: float | None = None) -> Message:
+        """The next message alone; waits for it. EOFError, BadFrame; TimeoutError if nothing comes within that time."""
+        until = time.monotonic() + within if within is not None else None
         while not self._waiting:
-            self._waiting.extend(self._receive())
+            left = until - time.monotonic() if until is not None else None
+            if left is not None and left <= 0:
+                raise TimeoutError
+            self.flush()
+            if self._wait(left):
+                self._waiting.extend(self._receive())
         return self._waiting.popleft()
 
     @property
@@ -193,7 +227,7 @@ class AgentChannel:
         return self._receive()
 
     def _receive(self) -> list[Message]:
-        data = os.read(self._read_fd, 1 << 16)
+        data = self._read()
         if not data:
             raise EOFError
         *lines, self._partial = (self._partial + data).split(b"\n")
@@ -203,3 +237,20 @@ class AgentChannel:
             return [self._decoder.decode(line) for line in lines]
         except msgspec.MsgspecError as error:
             raise BadFrame(f"{lines[0][:200]!r} is not what was expected: {error}") from error
+
+    def _read(self) -> bytes:
+        while True:
+            try:
+                return os.read(self._read_fd, 1 << 16)
+            except BlockingIOError:  # both directions may be one socket
+                self._wait(None)
+
+    def _wait(self, seconds: float | None, for_input: bool = True) -> bool:
+        """Until something can be done, at most so long. Whether there is something to read."""
+        poll = select.poll()
+        if for_input:
+            poll.register(self._read_fd, select.POLLIN)
+        if self._outbox:
+            poll.register(self._write_fd, select.POLLOUT)
+        ready = poll.poll(None if seconds is None else max(0.0, seconds) * 1000)
+        return any(fd == self._read_fd and events & ~select.POLLOUT for fd, events in ready)

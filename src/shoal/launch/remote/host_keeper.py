@@ -8,11 +8,14 @@ hosts, and tells the workers of this host, by a file, where the coordinator is.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
+import signal
 import subprocess
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,6 +55,7 @@ from shoal.cluster.succession.succession_start import SuccessionStart
 from shoal.errors import UsageError, WireError
 from shoal.launch.outputs import say
 from shoal.launch.remote.record_copy import RecordCopy
+from shoal.launch.remote.silence import CoordinatorSilence
 from shoal.wire import addresses
 from shoal.wire.certificates import RunCertificate
 from shoal.wire.connection import Connection, connect
@@ -111,10 +115,13 @@ class HostKeeper:
         self._has_own = part.is_launchers  # the coordinator, as far as whoever made this was told
         self._asking: set[str] = set()
         self._asks_command = False
-        self._heard_at = now
+        self._silence = CoordinatorSilence(now)
+        self._has_heard = False
         self._guests: dict[int, Connection] = {}
         self._answers: deque[Callable[[], None]] = deque()  # of threads, for this one
         self._orders: deque[ElectionOrder] = deque()
+        self._command: subprocess.Popen[bytes] | None = None  # the user's, while it runs
+        self._shortage = Shortage("this host can't take part in elections")
         self._lock = threading.Lock()  # around what other threads see
         self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poke = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -150,8 +157,18 @@ class HostKeeper:
         return self._voter.coordinator in (self._part.launcher, None)
 
     def unheard_for(self) -> float:
-        """Seconds since a coordinator was last heard."""
-        return time.monotonic() - self._heard_at
+        """Seconds in which no coordinator was heard."""
+        return self._silence.seconds
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the user's command may say in a moment that the others are dead."""
+        return self._asks_command
+
+    @property
+    def has_heard(self) -> bool:
+        """Whether a coordinator was ever heard that hosts that are enough could hear."""
+        return self._has_heard
 
     def where(self) -> str | None:
         """The address of the coordinator, if it was heard of."""
@@ -161,6 +178,7 @@ class HostKeeper:
         with self._lock:
             self._is_closed = True
             os.eventfd_write(self._poke, 1)
+        self._end_command()
         self._thread.join()
         for connection in (*self._guests.values(), *filter(None, [self._link])):
             connection.close()
@@ -175,23 +193,26 @@ class HostKeeper:
     # The thread ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        shortage = Shortage("this host can't take part in elections")
         while not self._is_closed:
             try:
                 self._look(time.monotonic())
             except OSError as error:  # no descriptor, no room on the disk: perhaps later
-                shortage.tell(error)
+                self._shortage.tell(error)
+                time.sleep(_LOOK_EVERY)
+            except Exception:  # a host without a vote could neither go on nor end: say it, and go on with the next
+                traceback.print_exc()
                 time.sleep(_LOOK_EVERY)
 
     def _look(self, now: float) -> None:
         for key, _ in self._selector.select(_LOOK_EVERY):
             key.data()
+        self._silence.look(now)
         while self._answers:
             self._answers.popleft()()
         self._look_for_own()
         if self._link is None and not self._is_dialing and self._target is not None and now >= self._dial_at:
-            self._is_dialing, self._dial_at = True, now + _BEAT
-            self._in_thread(partial(self._dial, self._target))
+            self._dial_at = now + _BEAT
+            self._is_dialing = self._in_thread(partial(self._dial, self._target))
         if now >= self._beat_at:
             self._beat_at = now + _BEAT
             self._beat()
@@ -201,8 +222,14 @@ class HostKeeper:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._poke)
 
-    def _in_thread(self, do: Callable[[], None]) -> None:
-        threading.Thread(target=do, name="shoal-host-asks", daemon=True).start()
+    def _in_thread(self, do: Callable[[], None]) -> bool:
+        """Whether there was room for one more thread. If not, it is asked again later, as if nobody had answered."""
+        try:
+            threading.Thread(target=do, name="shoal-host-asks", daemon=True).start()
+        except RuntimeError as error:
+            self._shortage.tell(OSError(errno.EAGAIN, str(error)))
+            return False
+        return True
 
     def _answer(self, do: Callable[[], None]) -> None:
         """From another thread."""
@@ -278,6 +305,7 @@ class HostKeeper:
                 return self._keep(message, now)
             case StillCoordinating(epoch, seats):
                 self._seats |= seats
+                self._has_heard = True
                 return self._is_heard(self._voter.hear(epoch, now), now)
             case LauncherGone(epoch):
                 self.launcher_gone |= epoch == self._voter.epoch
@@ -300,7 +328,7 @@ class HostKeeper:
 
     def _is_heard(self, heeded: bool, now: float) -> bool:
         if heeded:
-            self._heard_at = now
+            self._silence.hear(now)
         return heeded
 
     def _hang_up(self) -> None:
@@ -344,8 +372,8 @@ class HostKeeper:
     def _ask(self, voter: str, question: Message) -> None:
         seat = self._seats.get(voter)
         if seat is not None and voter != self._part.me and voter not in self._asking:
-            self._asking.add(voter)
-            self._in_thread(partial(self._ask_at, voter, seat.address, question))
+            asks = self._in_thread(partial(self._ask_at, voter, seat.address, question))
+            self._asking |= {voter} if asks else set()
 
     def _ask_at(self, voter: str, address: str, question: Message) -> None:
         """In a thread."""
@@ -434,20 +462,33 @@ class HostKeeper:
 
     def _ask_command(self, hosts: tuple[str, ...]) -> None:
         if self._part.on_split is not None and not self._asks_command:
-            self._asks_command = True
-            self._in_thread(partial(self._run_command, self._part.on_split, hosts))
+            self._asks_command = self._in_thread(partial(self._run_command, self._part.on_split, hosts))
 
     def _run_command(self, command: str, hosts: tuple[str, ...]) -> None:
         """In a thread."""
         say(f"{', '.join(hosts)} can't be reached, and half of the hosts is left here: asking `{command}`")
         environ = {**os.environ, "SHOAL_HOSTS": " ".join(hosts), "SHOAL_FIRST": str(int(self._part.is_launchers))}
-        try:
-            nothing = subprocess.DEVNULL
-            done = subprocess.run(["sh", "-c", command], env=environ, stdin=nothing, timeout=_COMMAND_WITHIN)
-            are_dead = done.returncode == 0
-        except (OSError, subprocess.TimeoutExpired):
-            are_dead = False
+        are_dead = False
+        with contextlib.suppress(OSError):
+            with self._lock:
+                if self._is_closed:
+                    return
+                nothing = subprocess.DEVNULL
+                process = subprocess.Popen(["sh", "-c", command], env=environ, stdin=nothing, start_new_session=True)
+                self._command = process
+            try:
+                are_dead = process.wait(_COMMAND_WITHIN) == 0
+            except subprocess.TimeoutExpired:
+                self._end_command()  # with all that it has started
+                process.wait()
+            self._command = None
         self._answer(partial(self._commanded, hosts, are_dead))
+
+    def _end_command(self) -> None:
+        command = self._command
+        if command is not None and command.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(command.pid, signal.SIGKILL)
 
     def _commanded(self, hosts: tuple[str, ...], are_dead: bool) -> None:
         self._asks_command = False

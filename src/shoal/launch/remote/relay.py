@@ -58,7 +58,7 @@ class Relay:
                 if self._channel.is_let_go:
                     self._write(data)
                 else:
-                    self._channel.send(Printed(stream, data))
+                    self._channel.send_text(Printed(stream, data))
 
     def _write(self, data: bytes) -> None:
         """What was for the launcher's terminal, when the launcher's host is gone."""
@@ -79,7 +79,7 @@ class Relay:
                 with path.open("rb") as log:
                     log.seek(self._read.get(path.name, 0))
                     while data := log.read(_CHUNK):
-                        self._channel.send(LogText(path.stem, data))
+                        self._channel.send_text(LogText(path.stem, data))
                     self._read[path.name] = log.tell()
             except OSError:
                 continue  # it was deleted

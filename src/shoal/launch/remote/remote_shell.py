@@ -72,6 +72,7 @@ class Ssh(AbstractRemoteShell):
     def program_words(self) -> list[str]:
         options = ["BatchMode=yes", "ConnectTimeout=10", "ClearAllForwardings=yes"]
         options += ["ServerAliveInterval=2", "ServerAliveCountMax=4"]  # else a cut cable is never noticed
+        options += ["ControlPath=none"]  # a connection that is shared has the settings of whoever opened it
         return [self.program, "-T", *(word for option in options for word in ("-o", option))]
 
     def command(self, host: str, words: list[str]) -> list[str]:

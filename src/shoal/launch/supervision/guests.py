@@ -46,6 +46,23 @@ class Guests:
         self._left[place] = None
         return left
 
+    def give_up(self, place: str, left: GuestLeft | None) -> None:
+        """Nobody comes in this place any more."""
+        if left is None:
+            self._left.pop(place, None)
+        else:
+            self._left[place] = left
+
+    @property
+    def are_here(self) -> bool:
+        """Whether somebody takes part from here now."""
+        return bool(self._here)
+
+    @property
+    def have_been_here(self) -> bool:
+        """Whether somebody has taken part, and has left on purpose."""
+        return any(left is not None and left.code in NOT_REPLACED for left in self._left.values())
+
     def interrupt(self, code: int) -> None:
         """The user wants an end: whoever is to come need not. The first word counts."""
         self._interrupted = self._interrupted or code

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from signal import SIGCONT
 
+from shoal.cluster.coordinator_log import has_record
 from shoal.cluster.evidence import look_at
 from shoal.cluster.launcher_pipe import Awaited, Interrupt, LauncherPipe, MemberTold, Reaped, Released, Spawned, Wanted
 from shoal.cluster.messages import End
@@ -45,7 +46,10 @@ class LocalCoordination(AbstractCoordination):
         claimed: int | None = None,
         elected: bool = False,
     ) -> None:
-        """`elected`: of a run on several hosts, which elect another one when it dies: `start_again` or `stop`."""
+        """`elected`: of a run on several hosts, which elect another one when it dies: `start_again` or `stop`.
+
+        Nobody can be elected before it has written something down: until then it is started again here.
+        """
         self._folder = folder
         self._environ = environ
         self._logs = logs
@@ -56,7 +60,8 @@ class LocalCoordination(AbstractCoordination):
         self._restarts = Restarts(_RESTARTS)
         self._given = Counter(role_of(id) for id in members)
         self._seen: dict[str, list[Message]] = {}  # of each member: whoever takes the coordinator's place is told again
-        self._is_interrupted = False
+        self._interrupt: Interrupt | None = None  # that it was told
+        self._is_stopped = False  # on purpose: another one was elected
         self._is_over = False
         self._selector = selectors.DefaultSelector()  # whose descriptor stays, whatever becomes of the pipe
         try:
@@ -79,7 +84,7 @@ class LocalCoordination(AbstractCoordination):
             case Spawned(id) | Awaited(id) | Reaped(id):
                 self._seen.setdefault(id, []).append(message)
             case Interrupt():
-                self._is_interrupted = True
+                self._interrupt = message
         self._pipe.send(message)
 
     def ask(self, plan: ProcessPlan) -> PlaceGiven:
@@ -118,15 +123,15 @@ class LocalCoordination(AbstractCoordination):
             return [message for message in self._pipe.receive() if isinstance(message, Wanted | MemberTold | End)]
         except EOFError:
             self._selector.unregister(self._pipe)
-            return [] if self._is_over else [self._survive()]
+            return [] if self._is_over or self._is_stopped else [self._survive()]
 
     def _survive(self) -> CoordinatorOrder:
         """Training goes on without it; it comes back knowing what it had written down, and hears who is alive."""
         self._process.wait(_LEAVES)
         died = f"the coordinator (pid {self._process.pid}) {self._stopped or ending(self._process.look() or 0)}"
-        if not self._lasts or self._is_interrupted or not self._restarts.grant(_NAME, time.monotonic()):
+        if not self._lasts or self._interrupt is not None or not self._restarts.grant(_NAME, time.monotonic()):
             return End(ok=False, code=1, reason=f"{died}; its log is {self._logs.path_of(_NAME)}")
-        if self._is_elected:
+        if self._is_elected and has_record(self._folder):
             return MemberTold(f"{died}; the hosts elect another, training goes on")
         self.start_again()
         return MemberTold(f"{died}; starting it again, training goes on")
@@ -138,14 +143,17 @@ class LocalCoordination(AbstractCoordination):
         with contextlib.suppress(KeyError):
             self._selector.unregister(self._pipe)
         self._process.release()
+        self._is_stopped = False
         self._start()
         for messages in self._seen.values():
             for message in messages:
                 self._pipe.send(message)
+        if self._interrupt is not None:  # it may have come between the two
+            self._pipe.send(self._interrupt)
 
     def stop(self) -> None:
         """It is none any more: nothing that it has not done yet may happen."""
-        self._is_over = True
+        self._is_stopped = True
         self._process.kill_group()
 
     def _watch(self, now: float) -> list[CoordinatorOrder]:
@@ -153,7 +161,7 @@ class LocalCoordination(AbstractCoordination):
         seen = look_at(self._process.pid)
         if seen is None or seen.state not in "Tt":
             self._ran = now
-        elif not self._is_over and now - self._ran > self._silence:
+        elif not self._is_over and not self._is_stopped and now - self._ran > self._silence:
             stopped = f"has been stopped for {now - self._ran:.1f} s (deadline {self._silence:.1f} s)"
             if not self._lasts:
                 return [End(ok=False, code=1, reason=f"the coordinator (pid {self._process.pid}) {stopped}")]

@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 
 from shoal.cluster.launcher_pipe import Interrupt, MemberTold, Reaped, Spawned
 from shoal.cluster.messages import JoinerPlace
 from shoal.cluster.view import Role, role_of
+from shoal.errors import UsageError
 from shoal.launch.plan import ProcessPlan
 from shoal.launch.supervision.coordination import AbstractCoordination, CoordinatorOrder, PlaceGiven
-from shoal.launch.supervision.guests import Guests
+from shoal.launch.supervision.guests import GuestLeft, Guests
 from shoal.wire.messages import Message
+
+AGAIN = 10.0  # seconds from a place that was not to be had until it is asked for again
 
 
 class AbstractRunElsewhere(ABC):
@@ -40,6 +44,8 @@ class RemoteCoordination(AbstractCoordination):
         self._is_over = False
         self._orders: list[CoordinatorOrder] = []
         self._answers: deque[tuple[ProcessPlan, JoinerPlace | Exception]] = deque()  # of threads
+        self._before: dict[str, GuestLeft | None] = {}  # by place: who had it
+        self._said = ""  # why nobody has come yet
         self._news: int | None = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()  # around the descriptor's end
 
@@ -71,11 +77,11 @@ class RemoteCoordination(AbstractCoordination):
 
     def ask(self, plan: ProcessPlan) -> None:
         self.expect(plan)
-        threading.Thread(target=self._ask, args=(plan,), name="shoal-ask-for-place", daemon=True).start()
+        self._ask_in_thread(plan, 0.0)
 
     def expect(self, plan: ProcessPlan) -> None:
         """Another is to come in this place: say so. It is given later, by whoever gives places."""
-        left = self._guests.expect(plan.id)
+        left = self._before[plan.id] = self._guests.expect(plan.id)
         if left is not None:
             self._orders.append(MemberTold(f"{left.id} ended with code {left.code}; coming back"))
             self._wake()
@@ -93,8 +99,12 @@ class RemoteCoordination(AbstractCoordination):
             if news is not None:
                 os.close(news)
 
-    def _ask(self, plan: ProcessPlan) -> None:
+    def _ask_in_thread(self, plan: ProcessPlan, later: float) -> None:
+        threading.Thread(target=self._ask, args=(plan, later), name="shoal-ask-for-place", daemon=True).start()
+
+    def _ask(self, plan: ProcessPlan, later: float) -> None:
         """In a thread."""
+        time.sleep(later)
         try:
             self._answers.append((plan, self._run.ask(role_of(plan.id))))
         except Exception as error:  # whatever it is: it is waited for
@@ -105,9 +115,26 @@ class RemoteCoordination(AbstractCoordination):
         if self._guests.is_interrupted:
             return
         if isinstance(answer, Exception):
-            raise answer
+            self._go_without(plan, answer)
+            return
         self._run.prepare(answer)
         self.give(answer.member, plan)
+
+    def _go_without(self, plan: ProcessPlan, error: Exception) -> None:
+        """Those who are here train on, and the place is asked for again; without anybody there is nothing to go on."""
+        if not isinstance(error, UsageError):
+            raise error
+        if self._guests.are_here:
+            self._ask_in_thread(plan, AGAIN)
+            why, before = str(error).rstrip(". "), self._said
+            self._said = why
+            if why != before:
+                text = f"nobody comes in the place of {plan.id} yet: {why}. It is tried again and again."
+                self._orders.append(MemberTold(text))
+        elif self._guests.have_been_here:  # the run is over, it seems
+            self._guests.give_up(plan.id, self._before.get(plan.id))
+        else:
+            raise error
 
     def _wake(self) -> None:
         with self._lock:
