@@ -158,9 +158,11 @@ class Reduction:
         codec: AbstractCodec = AS_THEY_ARE,
         on_lost: Callable[[Sequence[int]], None] = lambda slots: None,
         copies: bool = False,
+        loss_scale: Callable[[], float] = lambda: 1.0,
     ) -> None:
         """`codec`: in whose form the schema's gradients travel; `on_lost` hears of slots whose residuals are lost, and
-        with `copies` those of a worker that is alone on its host are on another, too.
+        with `copies` those of a worker that is alone on its host are on another, too. `loss_scale`: by which the
+        gradients of a step are too large, the same on all.
         """
         self._worker_group = worker_group
         self._division = division
@@ -169,6 +171,7 @@ class Reduction:
         self._group: AbstractGroup | None = None  # on which the exchange was opened
         self._exchange: AbstractExchange | None = None
         self._on_reopen = on_reopen
+        self._loss_scale = loss_scale
         self._encoding = None
         if codec.by_slot is not None:
             gradients = schema.gradients
@@ -246,16 +249,21 @@ class Reduction:
         else:
             for slot, node in enumerate(self._nodes(pieces, mine)):
                 self._sums.fill(exchange.slot(slot), node, weighted)
+        if self._encoding is not None:
+            self._encoding.scale = self._loss_scale()
         total, notes = exchange.reduce(what, pieces, held, encode(note()))
         shared = Shared(size, pieces, group.members, tuple((share.start, share.stop) for share in held))
         return Result([msgspec.msgpack.encode(shared), *notes], list(total))
 
-    def exchanged(self, result: Result) -> Exchanged:
-        """What a committed act of `reduce` gave."""
+    def exchanged(self, result: Result, counts: bool = True) -> Exchanged:
+        """What a committed act of `reduce` gave. What it has left out is kept if the step counts: not if somebody
+        stopped before it, or if `counts` is false, nor if an overflow makes everybody skip the update.
+        """
         shared = msgspec.msgpack.decode(result.values[0], type=Shared)
-        if self._encoding is not None:
-            self._encoding.residuals.commit(shared.pieces)
         notes = decode(result.values[1:])
+        is_kept = counts and not stopped(notes)
+        if self._encoding is not None and is_kept and self._encoding.is_finite(Vector(*result.arrays)):
+            self._encoding.residuals.commit(shared.pieces)
         check_agreement(shared.members, notes)
         vector, totals = self._totals.read(Vector(*result.arrays))
         return Exchanged(totals, notes, shared, vector)

@@ -71,6 +71,7 @@ class SynchronousTraining(AbstractStepwiseTraining):
                 self._engine.release,
                 prepared.codec,
                 self._tell_of_lost_residuals,
+                loss_scale=self._loss_scale,
             )
             for part, name in zip(self._shape.parts, _names("fit", len(self._shape.parts)), strict=True)
         ]
@@ -240,6 +241,15 @@ class SynchronousTraining(AbstractStepwiseTraining):
             self._engine.settle()
             self._updates.close()
             self._updates = self._updates_for(sliced)
+
+    def _loss_scale(self) -> float:
+        """By which the loss of the step that goes on is multiplied."""
+        number, variables = self._optimizer.number_of_loss_scale, self._engine.variables
+        if self._engine.loss_scale is not None:
+            return self._engine.loss_scale
+        if number is None or len(variables.optimizers) != 1:
+            return 1.0
+        return float(self._engine.read(self._optimizer.known(variables)[number]))
 
     def _tell_of_lost_residuals(self, slots: Sequence[int]) -> None:
         text = (
