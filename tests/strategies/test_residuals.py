@@ -19,9 +19,11 @@ from shoal.codecs.feedback import ErrorFeedback
 from shoal.codecs.lossy import LowRank, TopK
 from shoal.collectives.abstract import AbstractGroup, Result
 from shoal.collectives.residuals import Residuals
+from shoal.errors import UsageError
 from shoal.strategies.allreduce import Division, Reduction
 from shoal.strategies.notes import Note
 from shoal.strategies.schema import Array, Combine, Entry, Schema
+from shoal.training.left_out import refuse_own_folders
 from shoal.training.streamed import StreamedTraining
 
 PIECES, BATCH, STEPS = 5, 50, 6
@@ -190,6 +192,16 @@ def test_of_a_round_that_does_not_count_the_fragment_leaves_nothing_either(stops
     training._reduction, training._fragments = Part("round"), [Part("fragment")]
     assert training._exchanged(Result([b"", b"", b"", b""], [np.zeros(1)] * 8)).notes == [Note(4, stop=stops)]
     assert counted == [("round", True), ("fragment", not stops)]
+
+
+def test_checkpoints_that_could_not_hold_what_is_left_out_are_refused_before_training() -> None:
+    parts: Any = [SimpleNamespace(sizes_left_out=None), SimpleNamespace(sizes_left_out=(9000, 10))]
+    run: Any = SimpleNamespace(saving=object(), own_folder="host-a")
+    with pytest.raises(UsageError, match="what a codec has left out can't be in checkpoints of this run"):
+        refuse_own_folders(run, parts)
+    refuse_own_folders(run, parts[:1])
+    run.own_folder = None
+    refuse_own_folders(run, parts)
 
 
 @CODECS

@@ -24,7 +24,7 @@ from shoal.collectives.layout import Vector
 from shoal.collectives.tree import Node, cover
 from shoal.data.order import piece_bounds, pieces_of
 from shoal.errors import Diverged, UsageError
-from shoal.strategies.abstract import AbstractStrategy, Told, Trainings
+from shoal.strategies.abstract import AbstractStrategy, Told, Trainings, is_count
 from shoal.strategies.balance import Balance
 from shoal.strategies.mesh.shape import Mesh
 from shoal.strategies.notes import Note, check_agreement, decode, encode, stopped
@@ -44,18 +44,20 @@ class AllReduce(AbstractStrategy):
     `compress` makes gradients smaller where links are slow: "bf16", "int8", TopK(0.01), LowRank(rank=4); "auto" is
     what pays on the links that there are. None: what `shoal run --compress` says.
     `sliced`: each worker updates a slice of the weights, for all workers of its host, instead of all of them.
+    None: if `shoal run --sliced` says so.
     """
 
     pieces: int | None = None
     compress: str | AbstractCodec | AbstractLossy | None = None
-    sliced: bool = False
+    sliced: bool | None = None
     mesh: Mesh | None = None
 
     def __post_init__(self) -> None:
         codec_of(self.compress, "AllReduce")
-        if self.pieces is not None and self.pieces < 1:
+        if self.pieces is not None and not is_count(self.pieces):
             raise UsageError(
-                f"AllReduce(pieces={self.pieces}): expected at least 1 piece. Leave it out for one piece per worker."
+                f"AllReduce(pieces={self.pieces!r}): expected a whole number, at least 1 piece. Leave it out for one "
+                "piece per worker."
             )
 
     def codec_for(self, told: str | None) -> AbstractCodec:
@@ -63,7 +65,8 @@ class AllReduce(AbstractStrategy):
 
     def train(self, told: Told, trainings: Trainings[T]) -> T:
         pieces = self.pieces_for(told.pieces, told.workers)
-        return trainings.together(pieces, self.fixes_pieces(told.pieces), self.sliced or told.sliced)
+        sliced = told.sliced if self.sliced is None else self.sliced
+        return trainings.together(pieces, self.fixes_pieces(told.pieces), sliced)
 
     def fixes_pieces(self, told: int | None) -> bool:
         """Whether the user said how many pieces; otherwise they may become more while training goes on."""
