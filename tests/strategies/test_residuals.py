@@ -24,6 +24,7 @@ from shoal.strategies.allreduce import Division, Reduction
 from shoal.strategies.notes import Note
 from shoal.strategies.schema import Array, Combine, Entry, Schema
 from shoal.training.left_out import refuse_own_folders
+from shoal.training.replica_states import ReplicaStates
 from shoal.training.streamed import StreamedTraining
 
 PIECES, BATCH, STEPS = 5, 50, 6
@@ -192,6 +193,22 @@ def test_of_a_round_that_does_not_count_the_fragment_leaves_nothing_either(stops
     training._reduction, training._fragments = Part("round"), [Part("fragment")]
     assert training._exchanged(Result([b"", b"", b"", b""], [np.zeros(1)] * 8)).notes == [Note(4, stop=stops)]
     assert counted == [("round", True), ("fragment", not stops)]
+
+
+def test_if_all_who_hosted_replicas_are_lost_that_is_told_and_all_begin_with_what_the_model_has() -> None:
+    told: list[Any] = []
+    states = ReplicaStates(Any, [], 2, lambda lost, giver: told.append((list(lost), giver)))  # type: ignore[arg-type]
+    group: Any = SimpleNamespace(settle=lambda kept, shares: None)
+    states.settle(group, (range(2),))
+    assert told == [], "before the first round nothing is kept"
+    states.are_kept = True
+    for _ in range(2):
+        states.settle(group, (range(2),))
+    assert told == [([0, 1], None)]
+    assert not states.are_kept
+    training: Any = object.__new__(StreamedTraining)
+    training._states = states
+    assert [value.tolist() for value in training._own(0, [np.arange(3), np.ones(1)])] == [[0, 1, 2], [1.0]]
 
 
 def test_checkpoints_that_could_not_hold_what_is_left_out_are_refused_before_training() -> None:

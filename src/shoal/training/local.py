@@ -547,10 +547,11 @@ class LocalTraining(AbstractTrainingTogether):
         text = f"what {_replicas(slots)} had left out of moves was lost with a host: zero from now on, for everybody"
         self._run.happened(StoryKind.CODEC, text, self._at.total)
 
-    def _tell_of_lost_states(self, lost: Sequence[int], giver: int) -> None:
-        text = (
-            f"the optimizer state of {_replicas(lost)} was lost with a host: that of replica {giver} stands in for it"
+    def _tell_of_lost_states(self, lost: Sequence[int], giver: int | None) -> None:
+        instead = (
+            "all begin again with what the model has" if giver is None else f"that of replica {giver} stands in for it"
         )
+        text = f"the optimizer state of {_replicas(lost)} was lost with a host: {instead}"
         self._run.happened(StoryKind.REDONE, text, self._at.total)
 
 

@@ -97,9 +97,12 @@ class StreamedTraining(LocalTraining):
         return lambda replica: self._own(replica, outer)
 
     def _own(self, replica: int, outer: Sequence[Array]) -> list[Array]:
-        """A replica's weights between two rounds: as it left them, but for the fragment that has come home."""
+        """A replica's weights between two rounds: as it left them, but for the fragment that has come home. The outer
+        ones, if those that it left are lost.
+        """
         kept = self._states.weights_of(replica)
-        assert kept is not None, "in the middle of an epoch every replica has been in a round"
+        if kept is None:  # whoever hosted a replica is lost, with all that replicas kept
+            return [np.array(value) for value in outer]
         own = [np.array(value) for value in kept]
         home = self._schedule.before(self._at.step)
         for place in self._runs[home] if home is not None else ():
