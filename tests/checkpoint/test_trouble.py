@@ -15,7 +15,7 @@ from shoal.checkpoint import files, read
 from shoal.checkpoint import writer as writer_module
 from shoal.checkpoint.drafts import Draft, checkpoints, sweep
 from shoal.checkpoint.manifest import CheckpointPart
-from shoal.checkpoint.publish import NotWritten, PublishedCheckpoint, publish
+from shoal.checkpoint.publish import NotWritten, PublishedCheckpoint, publish, what_lacks
 from shoal.checkpoint.read import load, newest_whole
 from shoal.checkpoint.writer import Writer, Written
 
@@ -194,6 +194,25 @@ def test_two_parts_with_the_same_tensor_are_no_checkpoint(tmp_path):
         writer.close()
     assert isinstance(outcome, NotWritten)
     assert "'same' twice" in outcome.why
+
+
+def test_parts_that_do_not_hold_all_of_the_model_are_no_checkpoint_and_the_one_before_stays(tmp_path, writer):
+    before = write(tmp_path, 1, keep=1)
+    draft = Draft(tmp_path, "r1", 2)
+    writer.begin(draft, 0, {"trainable/1/dense/bias": np.zeros(3), "optimizer/0/count[0:2 of 4]": np.zeros(2)})
+    part = writer.wait(LIMIT).part
+    outcome = publish(draft, [part], {}, needed={"trainable": 2, "optimizer": 1})
+    assert isinstance(outcome, NotWritten)
+    assert "1 of 2 tensors of the kind 'trainable'" in outcome.why
+    assert list(tmp_path.iterdir()) == [before]
+
+
+def test_tensors_are_counted_by_kind_and_pieces_of_one_as_one():
+    names = ["trainable/0/a", "trainable/3/d", "optimizer/0/m[0:2 of 4]", "optimizer/0/m[2:4 of 4]", "seeds"]
+    assert what_lacks({"trainable": 2, "optimizer": 1, "seeds": 1}, names) == ""
+    assert what_lacks({"optimizer": 2, "state": 1, "seeds": 1}, names) == (
+        "1 of 2 tensors of the kind 'optimizer', 0 of 1 tensors of the kind 'state'"
+    )
 
 
 def test_a_part_that_nobody_told_of_is_left_out(tmp_path, writer):

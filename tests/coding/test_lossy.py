@@ -84,6 +84,20 @@ def test_an_overflow_is_sent_and_leaves_no_trace(lossy: AbstractLossy, bad: floa
     assert all((one == other).all() for one, other in zip(before, after, strict=True))
 
 
+@CODECS
+def test_what_is_left_out_weighs_the_same_whatever_the_scale_of_the_loss(lossy: AbstractLossy):
+    codec, given = ErrorFeedback(lossy), [gradients(seed) for seed in range(3)]
+    left, shapes = None, shapes_of(given[0])
+    arrived = [np.zeros(shape.size, np.float32) for shape in shapes]
+    for arrays, scale in zip(given, (1024.0, 512.0, 1.0), strict=True):
+        after = [np.empty(array.size, np.float32) for array in arrays]
+        sent = codec.encode_slot([array * np.float32(scale) for array in arrays], left, after, scale)
+        left = after
+        arrived = [total + one / scale for total, one in zip(arrived, codec.decode(sent, shapes), strict=True)]
+    for total, rest, *each in zip(arrived, left or (), *given, strict=True):
+        assert total + rest == pytest.approx(sum(each).reshape(-1), abs=1e-4)
+
+
 def test_a_place_that_is_none_is_refused():
     values = np.ones(8192, np.float32)
     codec = ErrorFeedback(TopK(0.01))

@@ -64,6 +64,17 @@ def test_what_cannot_be_cut_is_named_before_training_with_what_would_work(traini
     assert {n: told_of[n] for n, pattern in REFUSED.items() if not re.search(pattern, told_of[n], re.DOTALL)} == {}
 
 
+@pytest.mark.timeout(200)
+def test_attention_over_a_sequence_of_twice_the_length_costs_up_to_four_times_as_much(trainings: Trainings) -> None:
+    out = trainings.folder / "attention"
+    succeeded(trainings.plain("torch", "attention.py", out))
+    found = told(out)[0]
+    assert found.pop("Dense") == pytest.approx([1024 * 33 * 32, 2048 * 33 * 32])
+    assert len(found) == 4
+    for name, (short, long) in found.items():
+        assert 3.5 * short < long <= 4.0 * short, name
+
+
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_every_functional_model_of_keras_applications_can_be_cut_in_2_and_in_4(trainings: Trainings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from shoal.errors import StageLost
 from shoal.strategies.placement import StagePlacement
 from shoal.training import held_stages, pipelined
+from shoal.training.fit_loop import AbstractTraining
 from shoal.training.held_stages import HeldStages
 from shoal.training.pipelined import PipelinedTraining
 
@@ -58,6 +60,46 @@ def test_without_copies_the_loss_of_a_stage_ends_the_run_and_says_so_and_any_oth
     assert "held the only copy of stage 0" in lost.watcher.overs[0].reason
     assert all(isinstance(error, StageLost) for error in lost.watcher.errors.values())
     over(Plan(1, 3, stages=2, pieces=2, lean=True, restarts=0, faults=(Fault("kill", 2, "step 1", 0.01),)))
+
+
+def test_a_stage_that_is_lost_after_the_last_epoch_is_gone_back_for_too(monkeypatch):
+    training, lost, back = object.__new__(PipelinedTraining), [StageLost("a", "b"), StageLost("c", "d")], []
+
+    def end(self: Any) -> None:
+        if lost:
+            raise lost[0]
+
+    def go_back(self: Any, error: StageLost) -> None:
+        back.append(error)
+        assert lost.pop(0) is error
+
+    monkeypatch.setattr(AbstractTraining, "_to_the_end", end)
+    monkeypatch.setattr(PipelinedTraining, "_go_back", go_back)
+    expected = list(lost)
+    training._to_the_end()
+    assert back == expected
+
+    def nowhere(self: Any, error: StageLost) -> None:
+        raise error
+
+    lost.append(StageLost("e", "f"))
+    monkeypatch.setattr(PipelinedTraining, "_go_back", nowhere)
+    with pytest.raises(StageLost, match=r"e\. f"):
+        training._to_the_end()
+
+
+def test_before_a_checkpoint_a_lost_stage_is_refused_and_all_hear_of_the_same_members():
+    members = ["worker-0", "worker-1"]
+    group = SimpleNamespace(gather=lambda what, value: [value] * len(members))
+    worker_group = SimpleNamespace(view=4, members=("worker-0", "worker-1"))
+    worker_group.commit = lambda act: act(SimpleNamespace(members=tuple(members), gather=group.gather))
+    stages = SimpleNamespace(costs=(1.0, 1.0), described=["dense", "dense_1"])
+    held = HeldStages(SimpleNamespace(worker_group=worker_group, me="worker-0"), stages, None, copies=False)
+    held.placement = StagePlacement({"worker-0": (0,), "worker-1": (1,)})
+    assert held.whole_among() == (("worker-0", "worker-1"), 4)
+    members.remove("worker-1")
+    with pytest.raises(StageLost, match="worker-1 held the only copy of stage 1, dense_1"):
+        held.whole_among()
 
 
 def random_stages(seed: int) -> Plan:

@@ -372,7 +372,7 @@ class ToyOptimizer:
         return []
 
     def whole(self, trainable: Sequence[Any]) -> list[Any] | None:
-        raise AssertionError("nothing is on servers")
+        return None
 
 
 class NoTables:

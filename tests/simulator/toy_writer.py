@@ -49,7 +49,7 @@ class ToyWriter:
         self._take(Written(draft, part))
 
     def publish(
-        self, draft: Draft, parts: Sequence[CheckpointPart], header: Mapping[str, Any], keep: int, hosts: object = ()
+        self, draft: Draft, parts: Sequence[CheckpointPart], header: Mapping[str, Any], keep: int, *_: object
     ) -> None:
         assert not self.busy, "one thing at a time"
         written = self._disk.drafts.get(draft.path.name, {})

@@ -51,6 +51,9 @@ def test_servers_refuse_what_makes_no_sense_for_them():
     ("compress", "answer"),
     [
         ("zip", r"\(compress='zip'\): there is no codec of that name; there is auto, bf16"),
+        ("lowrank:nan", r"\(compress='lowrank:nan'\): expected a rank, a whole number of at least 1"),
+        ("lowrank:inf", r"\(compress='lowrank:inf'\): expected a rank, a whole number of at least 1"),
+        ("topk:nan", r"\(compress='topk:nan'\): expected the part of all numbers that is sent"),
         (8, r'\(compress=8\): expected a codec or its name, such as "bf16"'),
     ],
 )

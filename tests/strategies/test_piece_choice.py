@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
+from shoal.codecs.codec import AS_THEY_ARE, AbstractCodec
+from shoal.codecs.feedback import ErrorFeedback
+from shoal.codecs.lossy import TopK
 from shoal.data.order import piece_bounds
 from shoal.strategies import piece_choice
+from shoal.strategies.allreduce import Division, Exchanged, Shared
 from shoal.strategies.balance import Balance
+from shoal.strategies.notes import Note
 from shoal.strategies.piece_choice import EVERY, PieceChoice
+from shoal.training.synchronous import SynchronousTraining, fixes_pieces
 
 MEMBERS = ("worker-0", "worker-1")
 
@@ -25,7 +33,8 @@ class Cluster:
         self.counts: list[int] = []  # of pieces, of every step so far
         self.told: list[int] = []  # each number that was chosen
 
-    def train(self, paces: tuple[float, ...], overhead: float, steps: int) -> Cluster:
+    def train(self, paces: tuple[float, ...], overhead: float, steps: int, link: float = 0.0) -> Cluster:
+        """`link`: what the exchange takes for each piece."""
         members = tuple(f"worker-{rank}" for rank in range(len(paces)))
         for _ in range(steps):
             self.counts.append(self.pieces)
@@ -37,7 +46,8 @@ class Cluster:
                 for pace, run in zip(paces, held, strict=True)
             )
             self.balance = self.balance.observe(members, held, seconds, self.size)
-            self.choice = self.choice.observe(members, seconds, self.size)
+            took = max(seconds) + link * self.pieces
+            self.choice = self.choice.observe(members, (took,) * len(paces), self.size)
             if len(self.counts) % EVERY == 0:
                 before = self.pieces
                 self.pieces, self.choice = self.choice.look(self.balance, before, self.size)
@@ -68,6 +78,31 @@ def test_without_the_trial_they_stay_and_everything_is_slower(monkeypatch: pytes
     """The negative control."""
     monkeypatch.setattr(piece_choice, "PAYS", 99.0)
     assert Cluster().train((1.0, 4.0), 64.0, 2_000).told == [16]
+
+
+def test_more_pieces_are_given_back_where_their_exchange_costs_more_than_they_save() -> None:
+    cluster = Cluster().train((1.0, 4.0), 0.5, 2_000, link=40.0)
+    assert cluster.told == [16, 8, 4, 2]
+
+
+@pytest.mark.parametrize("codec", [AS_THEY_ARE, ErrorFeedback(TopK(0.01))], ids=repr)
+def test_training_judges_whole_steps_and_with_residuals_leaves_pieces_as_they_are(codec: AbstractCodec) -> None:
+    seen: list[tuple[float, ...]] = []
+    shared = Shared(8, 2, MEMBERS, ((0, 1), (1, 2)))
+    notes = [Note(7, seconds=1.0, took=5.0), Note(7, seconds=2.0, took=6.0)]
+    training: Any = object.__new__(SynchronousTraining)
+    training._fixed_pieces = fixes_pieces(False, codec)
+    training._division = Division(2)
+    choice = SimpleNamespace(observe=lambda members, seconds, size: seen.append(seconds))
+    training._at = SimpleNamespace(piece_choice=choice, total=7)
+    training._consider_pieces([Exchanged([], notes, shared, None)])
+    assert seen == ([(5.0, 6.0)] if codec is AS_THEY_ARE else [])
+    assert fixes_pieces(True, codec)
+
+
+def test_a_worker_that_does_not_know_how_long_its_step_was_is_waited_for() -> None:
+    choice = PieceChoice(MEMBERS).observe(MEMBERS, (1.0, 0.0), 8)
+    assert choice == PieceChoice(MEMBERS)
 
 
 @pytest.mark.parametrize("paces", [(1.0, 1.0), (1.0, 1.4), (1.0,)])

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise, starmap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,15 @@ from tests.collectives.crew import DEAD, Crew, Dies, Mate
 from shoal.codecs.codec import AbstractCodec
 from shoal.codecs.feedback import ErrorFeedback
 from shoal.codecs.lossy import LowRank, TopK
-from shoal.collectives.abstract import AbstractGroup
+from shoal.collectives.abstract import AbstractGroup, Result
 from shoal.collectives.residuals import Residuals
+from shoal.errors import UsageError
 from shoal.strategies.allreduce import Division, Reduction
 from shoal.strategies.notes import Note
 from shoal.strategies.schema import Array, Combine, Entry, Schema
+from shoal.training.left_out import refuse_own_folders
+from shoal.training.replica_states import ReplicaStates
+from shoal.training.streamed import StreamedTraining
 
 PIECES, BATCH, STEPS = 5, 50, 6
 SCHEMA = Schema(
@@ -44,10 +49,14 @@ def nobody(member: str, step: int, piece: int) -> bool:
 
 
 class Task:
-    def __init__(self, me: str, step: int, dies: DiesAt) -> None:
+    def __init__(
+        self, me: str, step: int, dies: DiesAt, overflows: tuple[int, ...] = (), stops: tuple[int, ...] = ()
+    ) -> None:
         self._me = me
         self._step = step
         self._dies = dies
+        self._overflows = self._step in overflows
+        self._stops = self._step in stops and me == "worker-0"
 
     def take(self, split: Callable[[int], Sequence[range]], group: AbstractGroup) -> int | None:
         return BATCH if self._step != 3 else 3  # a short batch: three pieces of one row
@@ -56,10 +65,13 @@ class Task:
         if self._dies(self._me, self._step, piece):
             raise Dies
         random = np.random.default_rng((self._step, piece))
-        return [(random.standard_normal(entry.shape) * 30).astype(entry.dtype) for entry in SCHEMA.entries]
+        arrays = [(random.standard_normal(entry.shape) * 30).astype(entry.dtype) for entry in SCHEMA.entries]
+        if self._overflows and piece == 1:
+            arrays[0][3, 5] = np.inf
+        return arrays
 
     def note(self) -> Note:
-        return Note(self._step)
+        return Note(self._step, stop=self._stops)
 
 
 class Moving:
@@ -129,6 +141,84 @@ def played(
 def once(member: str, step: int) -> DiesAt:
     """A worker dies as soon as it has something to compute in this step or later."""
     return lambda me, at, piece: me == member and at >= step
+
+
+@pytest.mark.parametrize("way", ["overflows", "stops"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_of_a_step_that_does_not_count_no_pieces_residual_is_kept(tmp_path: Path, way: str, workers: int) -> None:
+    """Also of those pieces that were finite, and of who had nothing to stop for."""
+    crew = Crew(tmp_path, workers, "shm")
+
+    def train(mate: Mate, **unlucky: tuple[int, ...]) -> list[list[bytes]]:
+        reduction = Reduction(mate.worker_group, SCHEMA, Division(PIECES), "test", codec=TOPK)
+        totals = []
+        try:
+            for step in range(4):
+                if step == 2 and not unlucky:
+                    continue
+                task = Task(mate.id, step, nobody, **unlucky)
+                stops = step in unlucky.get("stops", ()) and mate.id == "worker-0"
+                exchanged = reduction.step(f"step {step}", task, stops=stops)
+                assert exchanged is not None
+                totals.append([total.tobytes() for total in exchanged.totals])
+        finally:
+            reduction.close()
+        return totals
+
+    try:
+        without = crew.play_alike(train)
+        found = crew.play_alike(lambda mate: train(mate, **{way: (2,)}))
+    finally:
+        crew.close()
+    for mate, totals in found.items():
+        assert [*totals[:2], totals[3]] == without[mate]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_of_a_round_that_does_not_count_the_fragment_leaves_nothing_either(stops: bool) -> None:
+    """The fragment's own notes are of an exchange in the middle of the round, and know nothing of its end."""
+    counted: list[tuple[str, bool]] = []
+
+    class Part:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def exchanged(self, result: Any, counts: bool = True) -> Any:
+            counted.append((self._name, counts))
+            return SimpleNamespace(notes=[Note(4, stop=stops)] if self._name == "round" else [Note(4)])
+
+    training: Any = object.__new__(StreamedTraining)
+    training._at = SimpleNamespace(step=4)
+    training._schedule = SimpleNamespace(during=lambda step: 0)
+    training._reduction, training._fragments = Part("round"), [Part("fragment")]
+    assert training._exchanged(Result([b"", b"", b"", b""], [np.zeros(1)] * 8)).notes == [Note(4, stop=stops)]
+    assert counted == [("round", True), ("fragment", not stops)]
+
+
+def test_if_all_who_hosted_replicas_are_lost_that_is_told_and_all_begin_with_what_the_model_has() -> None:
+    told: list[Any] = []
+    states = ReplicaStates(Any, [], 2, lambda lost, giver: told.append((list(lost), giver)))  # type: ignore[arg-type]
+    group: Any = SimpleNamespace(settle=lambda kept, shares: None)
+    states.settle(group, (range(2),))
+    assert told == [], "before the first round nothing is kept"
+    states.are_kept = True
+    for _ in range(2):
+        states.settle(group, (range(2),))
+    assert told == [([0, 1], None)]
+    assert not states.are_kept
+    training: Any = object.__new__(StreamedTraining)
+    training._states = states
+    assert [value.tolist() for value in training._own(0, [np.arange(3), np.ones(1)])] == [[0, 1, 2], [1.0]]
+
+
+def test_checkpoints_that_could_not_hold_what_is_left_out_are_refused_before_training() -> None:
+    parts: Any = [SimpleNamespace(sizes_left_out=None), SimpleNamespace(sizes_left_out=(9000, 10))]
+    run: Any = SimpleNamespace(saving=object(), own_folder="host-a")
+    with pytest.raises(UsageError, match="what a codec has left out can't be in checkpoints of this run"):
+        refuse_own_folders(run, parts)
+    refuse_own_folders(run, parts[:1])
+    run.own_folder = None
+    refuse_own_folders(run, parts)
 
 
 @CODECS

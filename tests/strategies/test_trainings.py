@@ -88,6 +88,20 @@ def test_a_strategy_takes_the_training_that_it_is(strategy: AbstractStrategy, to
     assert strategy.train(told, Heard()) == expected
 
 
+@pytest.mark.parametrize("said", [True, False, None])
+@pytest.mark.parametrize("told", [True, False])
+def test_what_a_script_says_of_slicing_comes_before_the_command_line(said: bool | None, told: bool) -> None:
+    *_, sliced = AllReduce(sliced=said).train(Told(sliced=told), Heard())  # type: ignore[arg-type]
+    assert sliced is (told if said is None else said)
+
+
+@pytest.mark.parametrize("number", [2.5, "8", True, 0])
+@pytest.mark.parametrize(("strategy", "name"), [(AllReduce, "pieces"), (Pipeline, "pieces"), (Pipeline, "stages")])
+def test_a_number_that_is_none_is_refused_with_what_was_expected(strategy: Any, name: str, number: object) -> None:
+    with pytest.raises(UsageError, match=rf"{name}={number!r}\): expected a whole number, at least"):
+        strategy(**{name: number})
+
+
 def test_what_the_run_does_not_have_is_said_before_anything_trains() -> None:
     with pytest.raises(UsageError, match="needs at least 1 server"):
         ParameterServer().train(Told(), Heard())

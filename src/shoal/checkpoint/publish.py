@@ -5,7 +5,8 @@ Old ones are those of the same training. Another's, which should not be there, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,10 @@ from shoal.checkpoint.manifest import CheckpointPart, Manifest, Tensor
 from shoal.checkpoint.read import looks_whole, manifest_at
 from shoal.checkpoint.storage.abstract import AbstractStorage
 from shoal.checkpoint.storage.choice import storage_of
+from shoal.checkpoint.tensor_names import TensorName
 from shoal.errors import BadCheckpoint, UsageError
+
+_NOTHING: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +42,24 @@ class NotWritten:
 
 
 def publish(
-    draft: Draft, parts: Sequence[CheckpointPart], header: Any, keep: int = 1, hosts: tuple[str, ...] = ()
+    draft: Draft,
+    parts: Sequence[CheckpointPart],
+    header: Any,
+    keep: int = 1,
+    hosts: tuple[str, ...] = (),
+    needed: Mapping[str, int] = _NOTHING,
 ) -> PublishedCheckpoint | NotWritten:
     """Makes a draft a checkpoint and prunes to the `keep` newest. For one member, when all have written their parts.
 
     Until it is in its place, nobody takes it for a checkpoint; then it is whole. `hosts`: whose folders get a copy
-    each, this one's first. A UsageError if the header is no JSON.
+    each, this one's first. `needed`: how many tensors of each kind there must be; if there are fewer, it is no
+    checkpoint, and older ones stay. A UsageError if the header is no JSON.
     """
     storage = storage_of(draft.folder)
     try:
         tensors = tuple(tensor for part in parts for tensor in _tensors_of(storage, draft, part))
+        if lacking := what_lacks(needed, (tensor.name for tensor in tensors)):
+            raise BadCheckpoint(f"its parts do not hold all of the model: {lacking}")
         when = datetime.now(UTC).replace(microsecond=0)
         content = Manifest(
             manifest.FORMAT,
@@ -71,6 +83,17 @@ def publish(
         storage.discard(draft)
         raise
     return PublishedCheckpoint(draft.final, _tidy(draft, keep))
+
+
+def what_lacks(needed: Mapping[str, int], names: Iterable[str]) -> str:
+    """Of which kinds there are fewer tensors among these than needed; empty if there is none. Pure."""
+    found = {TensorName.of(name)[:2] for name in names}
+    there = Counter(kind for kind, _ in found)
+    return ", ".join(
+        f"{there[kind]} of {count} tensors of the kind {kind!r}"
+        for kind, count in needed.items()
+        if there[kind] < count
+    )
 
 
 def failed(draft: Draft, error: Exception) -> NotWritten:

@@ -80,14 +80,20 @@ class Writer:
         self._start(draft, lambda: self._write(draft, part_name(number), image.view()))
 
     def publish(
-        self, draft: Draft, parts: Sequence[CheckpointPart], header: Any, keep: int = 1, hosts: tuple[str, ...] = ()
+        self,
+        draft: Draft,
+        parts: Sequence[CheckpointPart],
+        header: Any,
+        keep: int = 1,
+        hosts: tuple[str, ...] = (),
+        needed: Mapping[str, int] | None = None,
     ) -> None:
         """For the chief: makes the draft a checkpoint, in the background, as publish.py does.
 
         The header must not change until that is done.
         """
         self._must_be_idle()
-        self._start(draft, lambda: publish(draft, parts, header, keep, hosts))
+        self._start(draft, lambda: publish(draft, parts, header, keep, hosts, needed or {}))
 
     def discard(self, draft: Draft) -> None:
         """A part failed, here or elsewhere: removes all that was written of this draft, in the background."""

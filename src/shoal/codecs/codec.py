@@ -78,10 +78,11 @@ class AbstractSlotCodec(AbstractCodec):
 
     @abstractmethod
     def encode_slot(
-        self, gradients: Sequence[Array], before: Sequence[Array] | None, after: Sequence[Array]
+        self, gradients: Sequence[Array], before: Sequence[Array] | None, after: Sequence[Array], scale: float = 1.0
     ) -> list[Array]:
         """What travels of a slot's gradients, given what was left out `before` (None: nothing). Writes to `after` what
-        is left out now, flat float32 arrays of the gradients' sizes.
+        is left out now, flat float32 arrays of the gradients' sizes. `scale`: of the loss that these gradients are of;
+        what is left out is kept as of a loss that is not scaled.
         """
 
 

@@ -46,7 +46,7 @@ class ErrorFeedback(AbstractSlotCodec):
         )
 
     def encode_slot(
-        self, gradients: Sequence[Array], before: Sequence[Array] | None, after: Sequence[Array]
+        self, gradients: Sequence[Array], before: Sequence[Array] | None, after: Sequence[Array], scale: float = 1.0
     ) -> list[Array]:
         encoded: list[Array] = []
         shapes = [_shape_of(array) for array in gradients]
@@ -61,11 +61,16 @@ class ErrorFeedback(AbstractSlotCodec):
                     continue
                 if before is None:
                     np.copyto(rest, gradient.reshape(-1), casting="unsafe")
-                else:
+                elif scale == 1.0:
                     np.add(before[number], gradient.reshape(-1), out=rest, casting="unsafe")
+                else:
+                    np.multiply(before[number], np.float32(scale), out=rest)
+                    np.add(rest, gradient.reshape(-1), out=rest, casting="unsafe")
                 sent = self._codec.encode(rest, shape)
                 self._codec.add(sent, rest, shape, sign=-1)
                 encoded += sent
+                if scale != 1.0:  # the next step's may be another
+                    np.multiply(rest, np.float32(1.0 / scale), out=rest)
                 if not finite:
                     rest[:] = before[number] if before is not None else 0
         return encoded

@@ -101,7 +101,8 @@ class Int8(AbstractRounding):
     """Whole numbers of a unit: the largest magnitude of a record is 127 of them.
 
     Each number is rounded up or down by chance, so that what is smaller than a unit is not lost on average (dither).
-    The chance is drawn from the record's own unit, so that it is the same for everybody who rounds these numbers.
+    The chance is drawn from the record's own unit, so that it is the same for everybody who rounds these numbers: in
+    every step, too, in which they are the same bit for bit.
     A record with a number that is not finite becomes NaN as a whole, which loss scaling sees.
 
         | unit: float32 | 12 bytes of nothing | 496 numbers |

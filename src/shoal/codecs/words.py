@@ -34,7 +34,7 @@ def parse_word(word: str, who: str) -> CodecWord:
         return CodecWord(kind, fraction, *rest[1:])
     if kind == "lowrank" and len(rest) == 1:
         rank = _number(rest[0])
-        if rank is None or rank < 1 or rank != int(rank):
+        if rank is None or not rank.is_integer() or rank < 1:
             raise UsageError(f"{who}: expected a rank, a whole number of at least 1.")
         return CodecWord(kind, rank)
     raise UsageError(f"{who}: there is no codec of that name; there is {', '.join(WORDS)}.")

@@ -72,6 +72,11 @@ class Residuals:
         read, _ = generation(self._stamps(slot).tolist(), self._last[slot])
         return None if read is None else self._arrays(slot, read)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing counts of any slot: nobody has written any, or all who had are lost. The same for all."""
+        return not self._last
+
     def missing(self, slots: int) -> list[int]:
         """Of so many slots, after `settle`: those of which nothing is left, though others have something."""
         return [slot for slot in range(slots) if slot not in self._last] if self._last else []

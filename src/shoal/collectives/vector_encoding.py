@@ -42,12 +42,13 @@ class VectorEncoding:
         encoded = codec.shapes(expected)
         self._split = len(encoded)
         self._shapes: Shapes = (*encoded, *_shapes(layout, self._rest))
+        self.scale = 1.0  # of the loss, in the step that goes on
         self.residuals = Residuals([shape.size for shape in expected], on_lost, copies=copies)
 
     def encode(self, slot: int, vector: Vector, into: Sequence[Array]) -> None:
         """What travels of a slot."""
         before, after = self.residuals.begin(slot)
-        encoded = self._codec.encode_slot(self._cut(vector), before, after)
+        encoded = self._codec.encode_slot(self._cut(vector), before, after, self.scale)
         self.residuals.end(slot)
         for place, array in zip(into, [*encoded, *_cut(vector, self._rest)], strict=True):
             np.copyto(place, array)
@@ -61,6 +62,10 @@ class VectorEncoding:
         self._codec.add(encoded[: self._split], self._cut(into))
         for place, array in zip(_cut(into, self._rest), encoded[self._split :], strict=True):
             np.add(place, array, out=place)
+
+    def is_finite(self, total: Vector) -> bool:
+        """Whether all gradients of a sum are: no update is made of others."""
+        return all(bool(np.isfinite(array).all()) for array in _cut(total, self._gradients))
 
     def _cut(self, vector: Vector) -> list[Array]:
         return [array.reshape(dims) for array, dims in zip(_cut(vector, self._gradients), self._dims, strict=True)]

@@ -126,3 +126,8 @@ class AbstractStrategy(ABC):
     @abstractmethod
     def train(self, told: Told, trainings: Trainings[T]) -> T:
         """Takes the training that this strategy is. UsageError if the run does not have what it needs."""
+
+
+def is_count(value: object, least: int = 1) -> bool:
+    """Whether a setting is a whole number, and at least that."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -24,7 +24,7 @@ from shoal.collectives.layout import Vector
 from shoal.collectives.tree import Node, cover
 from shoal.data.order import piece_bounds, pieces_of
 from shoal.errors import Diverged, UsageError
-from shoal.strategies.abstract import AbstractStrategy, Told, Trainings
+from shoal.strategies.abstract import AbstractStrategy, Told, Trainings, is_count
 from shoal.strategies.balance import Balance
 from shoal.strategies.mesh.shape import Mesh
 from shoal.strategies.notes import Note, check_agreement, decode, encode, stopped
@@ -44,18 +44,20 @@ class AllReduce(AbstractStrategy):
     `compress` makes gradients smaller where links are slow: "bf16", "int8", TopK(0.01), LowRank(rank=4); "auto" is
     what pays on the links that there are. None: what `shoal run --compress` says.
     `sliced`: each worker updates a slice of the weights, for all workers of its host, instead of all of them.
+    None: if `shoal run --sliced` says so.
     """
 
     pieces: int | None = None
     compress: str | AbstractCodec | AbstractLossy | None = None
-    sliced: bool = False
+    sliced: bool | None = None
     mesh: Mesh | None = None
 
     def __post_init__(self) -> None:
         codec_of(self.compress, "AllReduce")
-        if self.pieces is not None and self.pieces < 1:
+        if self.pieces is not None and not is_count(self.pieces):
             raise UsageError(
-                f"AllReduce(pieces={self.pieces}): expected at least 1 piece. Leave it out for one piece per worker."
+                f"AllReduce(pieces={self.pieces!r}): expected a whole number, at least 1 piece. Leave it out for one "
+                "piece per worker."
             )
 
     def codec_for(self, told: str | None) -> AbstractCodec:
@@ -63,7 +65,8 @@ class AllReduce(AbstractStrategy):
 
     def train(self, told: Told, trainings: Trainings[T]) -> T:
         pieces = self.pieces_for(told.pieces, told.workers)
-        return trainings.together(pieces, self.fixes_pieces(told.pieces), self.sliced or told.sliced)
+        sliced = told.sliced if self.sliced is None else self.sliced
+        return trainings.together(pieces, self.fixes_pieces(told.pieces), sliced)
 
     def fixes_pieces(self, told: int | None) -> bool:
         """Whether the user said how many pieces; otherwise they may become more while training goes on."""
@@ -158,9 +161,11 @@ class Reduction:
         codec: AbstractCodec = AS_THEY_ARE,
         on_lost: Callable[[Sequence[int]], None] = lambda slots: None,
         copies: bool = False,
+        loss_scale: Callable[[], float] = lambda: 1.0,
     ) -> None:
         """`codec`: in whose form the schema's gradients travel; `on_lost` hears of slots whose residuals are lost, and
-        with `copies` those of a worker that is alone on its host are on another, too.
+        with `copies` those of a worker that is alone on its host are on another, too. `loss_scale`: by which the
+        gradients of a step are too large, the same on all.
         """
         self._worker_group = worker_group
         self._division = division
@@ -169,6 +174,7 @@ class Reduction:
         self._group: AbstractGroup | None = None  # on which the exchange was opened
         self._exchange: AbstractExchange | None = None
         self._on_reopen = on_reopen
+        self._loss_scale = loss_scale
         self._encoding = None
         if codec.by_slot is not None:
             gradients = schema.gradients
@@ -246,16 +252,21 @@ class Reduction:
         else:
             for slot, node in enumerate(self._nodes(pieces, mine)):
                 self._sums.fill(exchange.slot(slot), node, weighted)
+        if self._encoding is not None:
+            self._encoding.scale = self._loss_scale()
         total, notes = exchange.reduce(what, pieces, held, encode(note()))
         shared = Shared(size, pieces, group.members, tuple((share.start, share.stop) for share in held))
         return Result([msgspec.msgpack.encode(shared), *notes], list(total))
 
-    def exchanged(self, result: Result) -> Exchanged:
-        """What a committed act of `reduce` gave."""
+    def exchanged(self, result: Result, counts: bool = True) -> Exchanged:
+        """What a committed act of `reduce` gave. What it has left out is kept if the step counts: not if somebody
+        stopped before it, or if `counts` is false, nor if an overflow makes everybody skip the update.
+        """
         shared = msgspec.msgpack.decode(result.values[0], type=Shared)
-        if self._encoding is not None:
-            self._encoding.residuals.commit(shared.pieces)
         notes = decode(result.values[1:])
+        is_kept = counts and not stopped(notes)
+        if self._encoding is not None and is_kept and self._encoding.is_finite(Vector(*result.arrays)):
+            self._encoding.residuals.commit(shared.pieces)
         check_agreement(shared.members, notes)
         vector, totals = self._totals.read(Vector(*result.arrays))
         return Exchanged(totals, notes, shared, vector)

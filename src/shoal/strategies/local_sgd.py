@@ -9,7 +9,7 @@ from shoal.codecs.choice import codec_of
 from shoal.codecs.codec import AbstractCodec
 from shoal.codecs.lossy import AbstractLossy
 from shoal.errors import UsageError
-from shoal.strategies.abstract import AbstractStrategy, RoundSettings, Told, Trainings
+from shoal.strategies.abstract import AbstractStrategy, RoundSettings, Told, Trainings, is_count
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class LocalSGD(AbstractStrategy):
             ("streaming", "1 fragment", self.streaming),
         )
         for name, least, number in numbers:
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+            if number is not None and not is_count(number):
                 raise UsageError(f"LocalSGD({name}={number!r}): expected a whole number, at least {least}.")
         if not isinstance(self.uneven, bool):
             raise UsageError(f"LocalSGD(uneven={self.uneven!r}): expected True or False.")

@@ -41,7 +41,7 @@ class Note(msgspec.Struct, frozen=True, array_like=True):
     last: bool = False  # the chief, in a loop of a script's own: there is no batch after this one
     ranked: bool = False  # its script has asked for its rank: its data may depend on that
     update: float = 0.0  # seconds that its update of the weights took, in the step before this one
-    took: float = 0.0  # seconds from the end of the step before the last to the end of the last, where there is a plan
+    took: float = 0.0  # seconds from the end of the step before the last to the end of the last
     link: LinkNote | None = None  # with compress="auto": what it has measured
 
 

@@ -30,8 +30,12 @@ class PieceChoice(msgspec.Struct, frozen=True):
     is_over: bool = False  # more do not pay
 
     def observe(self, members: tuple[str, ...], seconds: tuple[float, ...], size: int) -> PieceChoice:
-        """What is known after a committed step of `size` samples, for which each rank took `seconds`."""
+        """What is known after a committed step of `size` samples. `seconds`: how long each rank's last whole step was,
+        its exchange included; 0 where a rank does not know it yet, and then nothing is learnt from it.
+        """
         known = self if members == self.members else PieceChoice(members)
+        if not all(took > 0.0 for took in seconds):
+            return known
         recent = (*known.recent, max(seconds) / size)[-WINDOW:]
         return msgspec.structs.replace(known, recent=recent)
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from shoal.codecs.codec import AS_THEY_ARE, AbstractCodec
 from shoal.errors import UsageError
-from shoal.strategies.abstract import AbstractStrategy, PipelineSettings, Told, Trainings
+from shoal.strategies.abstract import AbstractStrategy, PipelineSettings, Told, Trainings, is_count
 
 T = TypeVar("T")
 
@@ -40,13 +40,14 @@ class Pipeline(AbstractStrategy):
     speeds: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.stages is not None and self.stages < 2:
+        if self.stages is not None and not is_count(self.stages, least=2):
             raise UsageError(
-                f"Pipeline(stages={self.stages}): expected at least 2 stages. Without any cut, use AllReduce."
+                f"Pipeline(stages={self.stages!r}): expected a whole number, at least 2 stages. Without any cut, use "
+                "AllReduce."
             )
-        if self.pieces is not None and self.pieces < 1:
+        if self.pieces is not None and not is_count(self.pieces):
             raise UsageError(
-                f"Pipeline(pieces={self.pieces}): expected at least 1 piece. Leave it out for "
+                f"Pipeline(pieces={self.pieces!r}): expected a whole number, at least 1 piece. Leave it out for "
                 f"{_PIECES_PER_STAGE} per stage."
             )
         if any(not isinstance(speed, int | float) or not 0.0 < speed < inf for speed in self.speeds):

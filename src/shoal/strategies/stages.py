@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import prod
 from typing import NamedTuple
 
 import msgspec
@@ -73,6 +74,13 @@ def possible_cuts(graph: ModelGraph) -> list[int]:
         for place in range(made[tensor] + 1, last_use[tensor] + 1)
     }
     return [place for place in range(1, len(graph.calls)) if place not in closed]
+
+
+def attention_cost(query: Sequence[int | None], value: Sequence[int | None], width: int) -> float:
+    """What attention computes besides its kernels, of one sample: every position of the query looks at every one of the
+    value, across `width` numbers: once to weigh it, once to add it. From shapes, with the batch's axis.
+    """
+    return float(prod(axis or 1 for axis in (*query[1:-1], *value[1:-1])) * width)
 
 
 def choose_cuts(graph: ModelGraph, stages: int, speeds: Sequence[float] | None = None) -> tuple[int, ...]:

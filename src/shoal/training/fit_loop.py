@@ -65,12 +65,7 @@ class AbstractTraining(ABC):
             return self._run.calls.unpack(self._call, over)
         began, what = self._at.trained, f"fit, call {self._call} of the script,"
         self._run.happened(StoryKind.CALL, f"{what} begins, epochs {self._at.epoch + 1} to {arguments.epochs}", began)
-        while self._at.epoch < arguments.epochs and not self._was_stopped:
-            self._epoch(self._at.epoch)
-            if model.stop_training:
-                break
-        self._restore_callbacks()  # of a checkpoint after which there was no epoch left
-        self._end()
+        self._to_the_end()
         if self._engine.loss_scale is not None:
             self._optimizer.remember_loss_scale(self._engine.loss_scale)
         self._run.trained, self._run.seen = self._at.trained, self._at.seen
@@ -81,6 +76,14 @@ class AbstractTraining(ABC):
             why = f" in epoch {self._at.epoch} of {arguments.epochs}: stop_training was set"
         self._run.happened(StoryKind.CALL, f"{what} is over after {steps} steps{why}", self._at.trained)
         return None
+
+    def _to_the_end(self) -> None:
+        while self._at.epoch < self._arguments.epochs and not self._was_stopped:
+            self._epoch(self._at.epoch)
+            if self._model.stop_training:
+                break
+        self._restore_callbacks()  # of a checkpoint after which there was no epoch left
+        self._end()
 
     @abstractmethod
     def _begin(self) -> bytes | None:

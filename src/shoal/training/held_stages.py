@@ -168,6 +168,21 @@ class HeldStages:
 
     # Checkpoints ------------------------------------------------------------------------------------
 
+    def whole_among(self) -> tuple[tuple[str, ...], int]:
+        """Those who have all stages among them, the same for all of them, and their view. StageLost, on all, if they
+        do not. Collective.
+        """
+        worker_group = self._run.worker_group
+
+        def act(group: AbstractGroup) -> Result:
+            self.refuse_lost(group.members)
+            group.gather("fit: the stages of a checkpoint are held", b"")
+            return Result([msgspec.msgpack.encode((group.members, worker_group.view))], [])
+
+        (told,), _ = worker_group.commit(act)
+        members, view = msgspec.msgpack.decode(told, type=tuple[tuple[str, ...], int])
+        return members, view
+
     def to_write(self, members: Sequence[str]) -> dict[str, Array]:
         """This worker's part of a checkpoint of all stages, by name: those who hold a stage share it."""
         rank = members.index(self._run.me)
@@ -182,6 +197,7 @@ class HeldStages:
 
     def load(self, group: AbstractGroup, read: Read) -> None:
         """Within an act: the stages as a checkpoint has them, which the chief reads, one after another."""
+        self.refuse_lost(group.members)
         for stage, holding in enumerate(self.ranks(self.placement, group.members)):
             engine = self._stages.engines[stage]
             needs = msgspec.msgpack.encode(sorted(engine.needs())) if group.rank == holding[0] else b""

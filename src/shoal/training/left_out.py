@@ -18,6 +18,7 @@ from shoal.strategies.allreduce import Reduction
 from shoal.strategies.schema import Array
 from shoal.training.resuming import cannot_resume
 from shoal.training.run import Run
+from shoal.training.saving import needs_one_folder
 
 Sizes = tuple[tuple[int, ...] | None, ...]  # by part
 
@@ -78,3 +79,10 @@ def _read(path: Place, part: int, pieces: Iterable[int]) -> dict[int, list[Array
         kind, number, _ = TensorName.of(name)
         found.setdefault(wanted[kind], {})[number] = array
     return {piece: [arrays[number] for number in sorted(arrays)] for piece, arrays in sorted(found.items())}
+
+
+def refuse_own_folders(run: Run, reductions: Sequence[Reduction]) -> None:
+    """UsageError, before anything trains, if checkpoints of this run could not hold what codecs leave out."""
+    is_left_out = any(reduction.sizes_left_out is not None for reduction in reductions)
+    if run.saving is not None and run.own_folder is not None and is_left_out:
+        raise needs_one_folder("what a codec has left out")

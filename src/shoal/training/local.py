@@ -198,7 +198,7 @@ class LocalTraining(AbstractTrainingTogether):
         given, outer = self.give(), self._outer.state()
         count = len(given.arrays) - len(outer)
         told = Result(given.values[:_OF_CHECKPOINT], given.arrays[:count])
-        replicas = ReplicaTensors(self._named_outer(outer), self._named_states())
+        replicas = ReplicaTensors(self._named_outer(outer), self._named_states(), self._needed())
         returned = run.calls.returned
         self._saver.begin(
             at.trained,
@@ -215,6 +215,13 @@ class LocalTraining(AbstractTrainingTogether):
     def _named_outer(self, values: Sequence[Array]) -> dict[str, Array]:
         named = zip(self._outer.named(), values, strict=True)
         return {str(TensorName(OUTER, number, path)): value for number, ((path, _), value) in enumerate(named)}
+
+    def _needed(self) -> dict[str, int]:
+        """How many tensors of each kind a checkpoint has of all replicas."""
+        states, replicas = self._states, range(self._replicas)
+        own = {kind_of_replica(replica): len(states.variables) for replica in replicas if replica}
+        weights = len(states.weights) if states.are_kept else 0
+        return {OUTER: len(self._outer.named())} | own | {kind_of_replicas_weights(r): weights for r in replicas}
 
     def _named_states(self) -> dict[str, Array]:
         """Of the replicas that this worker hosts. Before the first round all have what the model's optimizer has."""
@@ -540,10 +547,11 @@ class LocalTraining(AbstractTrainingTogether):
         text = f"what {_replicas(slots)} had left out of moves was lost with a host: zero from now on, for everybody"
         self._run.happened(StoryKind.CODEC, text, self._at.total)
 
-    def _tell_of_lost_states(self, lost: Sequence[int], giver: int) -> None:
-        text = (
-            f"the optimizer state of {_replicas(lost)} was lost with a host: that of replica {giver} stands in for it"
+    def _tell_of_lost_states(self, lost: Sequence[int], giver: int | None) -> None:
+        instead = (
+            "all begin again with what the model has" if giver is None else f"that of replica {giver} stands in for it"
         )
+        text = f"the optimizer state of {_replicas(lost)} was lost with a host: {instead}"
         self._run.happened(StoryKind.REDONE, text, self._at.total)
 
 

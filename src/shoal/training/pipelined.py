@@ -160,8 +160,8 @@ class PipelinedTraining(AbstractStepwiseTraining):
 
     def _begin_checkpoint(self) -> None:
         assert self._saver is not None
-        saver, worker_group, run = self._saver, self._run.worker_group, self._run
-        given, members = super().give(), worker_group.members
+        saver, run = self._saver, self._run
+        given, (members, view) = super().give(), self._held.whole_among()
         *metrics, seeds = self._engine.progress()
         remembered = given.arrays[len(self._state()) :]
 
@@ -170,13 +170,20 @@ class PipelinedTraining(AbstractStepwiseTraining):
             return mine | saver.small(metrics, seeds, remembered) if members[0] == run.me else mine
 
         step, returned = self._at.trained, run.calls.returned
-        saver.begin_apart(step, worker_group.view, members, given.values, tensors, self._call, returned)
+        saver.begin_apart(step, view, members, given.values, tensors, self._call, returned)
 
-    def _epoch(self, epoch: int) -> None:
-        try:
-            super()._epoch(epoch)
-        except StageLost as lost:
-            self._go_back(lost)
+    def _to_the_end(self) -> None:
+        lost: StageLost | None = None
+        while True:
+            try:
+                if lost is not None:
+                    self._go_back(lost)
+                super()._to_the_end()
+                return
+            except StageLost as error:
+                if error is lost:  # there is nothing to go back to
+                    raise
+                lost = error
 
     def _go_back(self, lost: StageLost) -> None:
         """A stage is lost, with its copy if there was one: all go on from the last checkpoint of this fit."""

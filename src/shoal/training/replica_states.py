@@ -39,11 +39,12 @@ class ReplicaStates:
         engine: Engine,
         variables: Sequence[Any],
         replicas: int,
-        on_lost: Callable[[Sequence[int], int], None] = lambda lost, giver: None,
+        on_lost: Callable[[Sequence[int], int | None], None] = lambda lost, giver: None,
         copies: bool = True,
         weights: Sequence[Any] = (),
     ) -> None:
-        """`variables` are the optimizers'. `on_lost` is told which replicas' states were lost, and whose stands in.
+        """`variables` are the optimizers'. `on_lost` is told which replicas' states were lost, and whose stands in;
+        None: nobody's is left, and all begin again with what the model has.
         `weights` are kept too, where replicas do not begin every round with the same.
         """
         self._engine = engine
@@ -65,6 +66,9 @@ class ReplicaStates:
         """Within an act: who hosts a replica in this round has its state. Collective."""
         group.settle(self._kept, shares)
         lost = self._kept.missing(self._replicas)
+        if self.are_kept and self._kept.is_empty:
+            self.are_kept = False
+            self._on_lost(range(self._replicas), None)
         if not lost:
             return
         giver = next(replica for replica in range(self._replicas) if replica not in lost)

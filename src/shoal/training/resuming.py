@@ -296,6 +296,12 @@ def _of_model(expected: Expected) -> Listed:
     return listed if optimizer is None else listed | {OPTIMIZER: optimizer}
 
 
+def tensors_of(engine: Engine, optimizer: TrainedOptimizer, served: bool) -> dict[str, int]:
+    """How many tensors of each kind a checkpoint must have so that this model can go on from it."""
+    listed = _of_model(Expected(engine, optimizer, (), served))
+    return {kind: len(variables) for kind, variables in listed.items() if variables} | {SEEDS: 1}
+
+
 def _of_checkpoint(manifest: Manifest) -> Listed:
     kinds: dict[str, dict[int, Named]] = {}
     for number, table in tables_in(manifest.shapes).items():

@@ -41,6 +41,7 @@ from shoal.training.engine import Engine, is_window
 from shoal.training.kept_outcomes import KeptOutcomes
 from shoal.training.optimizer import TrainedOptimizer
 from shoal.training.prepared import Description
+from shoal.training.resuming import tensors_of
 from shoal.training.run import Run
 from shoal.training.served_saving import ServersParts
 
@@ -52,6 +53,7 @@ class ReplicaTensors(NamedTuple):
 
     alike: dict[str, Array]  # on all workers
     own: dict[str, Array]  # of the replicas that this worker hosts: their optimizers
+    needed: Mapping[str, int]  # of all replicas: how many tensors of each kind
 
 
 class _OpenDraft(NamedTuple):
@@ -63,6 +65,7 @@ class _OpenDraft(NamedTuple):
     parts: dict[str, CheckpointPart]
     servers: list[CheckpointPart]
     folders: FolderWriters | None  # None: there is one for all
+    needed: Mapping[str, int]  # how many tensors of each kind it must have
 
 
 class Saver:
@@ -92,6 +95,7 @@ class Saver:
         self._optimizer = optimizer
         self._writer = Writer()
         self._servers = servers
+        self._whole: Mapping[str, int] | None = None  # how many tensors of each kind the model has
         self._asks = False  # whether it is this worker that has asked the servers
         self._open: _OpenDraft | None = None
         self._last_step = run.trained  # steps of the run, when the last checkpoint was taken
@@ -164,7 +168,9 @@ class Saver:
         mine = {name: tensors[name] for name in share}
         mine |= replicas.own if replicas is not None else {}
         mine |= left_out or {}
-        draft = self._draft(step, view, members, given.values, call, returned, mine, folders)
+        needed = self._needed(served=self._servers is not None)
+        needed = {**needed, **replicas.needed} if replicas is not None else needed
+        draft = self._draft(step, view, members, given.values, call, returned, mine, needed, folders)
         self._asks = is_chief
         if self._servers is not None and is_chief:
             self._servers.begin(draft, len(members), rest)
@@ -183,7 +189,7 @@ class Saver:
         of `give`.
         """
         if self._is_begun(step):
-            self._draft(step, view, members, values, call, returned, tensors())
+            self._draft(step, view, members, values, call, returned, tensors(), self._needed(served=True))
 
     def _folders(self, is_idle: bool) -> FolderWriters | None:
         """Who writes to whose folder; None if somebody still writes the checkpoint before: then there is none now.
@@ -218,6 +224,7 @@ class Saver:
         call: int,
         returned: KeptOutcomes,
         mine: Mapping[str, Array],
+        needed: Mapping[str, int],
         folders: FolderWriters | None = None,
     ) -> Draft:
         """Begins to write this worker's part."""
@@ -235,7 +242,7 @@ class Saver:
                 "what the first of them returned: only a script that begins after them can go on from a checkpoint"
             )
         draft = Draft(self._folder, self._run, step, view, self._training)
-        self._open = _OpenDraft(draft, members if folders is None else folders.writers, header, {}, [], folders)
+        self._open = _OpenDraft(draft, members if folders is None else folders.writers, header, {}, [], folders, needed)
         if self._me in self._open.writers:
             self._writer.begin(draft, members.index(self._me), mine)
         return draft
@@ -316,7 +323,7 @@ class Saver:
                 writers, hosts = folders.beside(self._me), folders.hosts(self._me)
             parts = [*(opened.parts[writer] for writer in writers), *opened.servers]
             self._writer.wait(_FINISH_WITHIN)
-            self._writer.publish(opened.draft, parts, opened.header, self._keep, hosts)
+            self._writer.publish(opened.draft, parts, opened.header, self._keep, hosts, opened.needed)
             self._publishing = True
 
     def _give_up(self, why: str, is_chief: bool) -> None:
@@ -372,6 +379,12 @@ class Saver:
         mine = {id(variable) for variable in self._optimizer.rates()}
         known = self._optimizer.known(self._engine.variables)
         return [str(TensorName(OPTIMIZER, i, v.path)) for i, v in known.items() if id(v) not in mine]
+
+    def _needed(self, served: bool) -> Mapping[str, int]:
+        """How many tensors of each kind a checkpoint must have so that this model can go on from it."""
+        if self._whole is None:
+            self._whole = tensors_of(self._engine, self._optimizer, served)
+        return self._whole
 
     def _warn(self, text: str) -> None:
         self._happened(StoryKind.CHECKPOINT, text, None)

@@ -22,7 +22,7 @@ from shoal.observe.phases import Phase
 from shoal.strategies.abstract import RoundSettings
 from shoal.strategies.allreduce import Exchanged, Reduction
 from shoal.strategies.fragments import FragmentSchedule, cut
-from shoal.strategies.notes import Note
+from shoal.strategies.notes import Note, stopped
 from shoal.strategies.schema import Array
 from shoal.training.background import InThread, Overlap
 from shoal.training.engine import PartShape
@@ -97,9 +97,12 @@ class StreamedTraining(LocalTraining):
         return lambda replica: self._own(replica, outer)
 
     def _own(self, replica: int, outer: Sequence[Array]) -> list[Array]:
-        """A replica's weights between two rounds: as it left them, but for the fragment that has come home."""
+        """A replica's weights between two rounds: as it left them, but for the fragment that has come home. The outer
+        ones, if those that it left are lost.
+        """
         kept = self._states.weights_of(replica)
-        assert kept is not None, "in the middle of an epoch every replica has been in a round"
+        if kept is None:  # whoever hosted a replica is lost, with all that replicas kept
+            return [np.array(value) for value in outer]
         own = [np.array(value) for value in kept]
         home = self._schedule.before(self._at.step)
         for place in self._runs[home] if home is not None else ():
@@ -171,11 +174,14 @@ class StreamedTraining(LocalTraining):
         values, arrays = result
         fragment = self._schedule.during(self._at.step)
         self._home = None
-        if fragment is not None:
-            half, sections = len(values) // 2, len(Vector._fields)
-            self._home = self._fragments[fragment].exchanged(Result(values[half:], arrays[sections:]))
-            values, arrays = values[:half], arrays[:sections]
-        return self._reduction.exchanged(Result(values, arrays))
+        if fragment is None:
+            return self._reduction.exchanged(result)
+        half, sections = len(values) // 2, len(Vector._fields)
+        met = self._reduction.exchanged(Result(values[:half], arrays[:sections]))
+        # Only the round's own notes tell whether it counts: of one that does not, nothing of the fragment is kept.
+        counts = not stopped(met.notes)
+        self._home = self._fragments[fragment].exchanged(Result(values[half:], arrays[sections:]), counts)
+        return met
 
     def _update_outer(self, moves: Sequence[Array]) -> None:
         fragment = self._schedule.during(self._at.step)

@@ -28,7 +28,7 @@ from shoal.strategies.schema import Array
 from shoal.training.codec_choice import CodecChoice
 from shoal.training.counted import counted_piece
 from shoal.training.engine import Engine, to_float
-from shoal.training.left_out import left_out_tensors, resume_left_out
+from shoal.training.left_out import left_out_tensors, refuse_own_folders, resume_left_out
 from shoal.training.logs import Logs
 from shoal.training.model_state import fingerprint
 from shoal.training.plan_in_force import PlanInForce, StepClock
@@ -60,7 +60,7 @@ class SynchronousTraining(AbstractStepwiseTraining):
         self._plan = plan
         self._updates_for = updates_for
         self._clock = StepClock()
-        self._fixed_pieces = fixed
+        self._fixed_pieces = fixes_pieces(fixed, prepared.codec)
         self._division = Division(pieces)
         self._reductions = [
             Reduction(
@@ -71,9 +71,11 @@ class SynchronousTraining(AbstractStepwiseTraining):
                 self._engine.release,
                 prepared.codec,
                 self._tell_of_lost_residuals,
+                loss_scale=self._loss_scale,
             )
             for part, name in zip(self._shape.parts, _names("fit", len(self._shape.parts)), strict=True)
         ]
+        refuse_own_folders(run, self._reductions)
         self._choice: CodecChoice | None = None
         if prepared.codec.is_auto:
             gradients = sum(run.hi - run.lo for part in self._shape.parts for run in part.schema.gradients)
@@ -171,6 +173,7 @@ class SynchronousTraining(AbstractStepwiseTraining):
             self._updates.apply(epoch, at.step, part, totals)
         self._step_is_done(parts[0].shared.size, self._division.pieces)
         self._division.learn(parts)
+        self._clock.step()
         self._choose_codec(parts[-1])
         self._consider_pieces(parts)
         self._consider_plan(parts)
@@ -199,7 +202,8 @@ class SynchronousTraining(AbstractStepwiseTraining):
         shared, division, at = parts[-1].shared, self._division, self._at
         if self._fixed_pieces or any(part.shared != shared for part in parts):
             return
-        at.piece_choice = at.piece_choice.observe(shared.members, seconds_of(parts), shared.size)
+        took = tuple(note.took for note in parts[-1].notes)  # the exchange too: more pieces may mean more bytes
+        at.piece_choice = at.piece_choice.observe(shared.members, took, shared.size)
         if at.total % LOOK_EVERY:
             return
         before = division.pieces
@@ -214,7 +218,6 @@ class SynchronousTraining(AbstractStepwiseTraining):
         """What steps take may call for another plan. Decided alike by all."""
         if self._plan is None:
             return
-        self._clock.step()
         shared, notes = parts[-1].shared, parts[-1].notes
         if any(part.shared != shared for part in parts):
             return  # somebody was lost in the middle of it
@@ -240,6 +243,15 @@ class SynchronousTraining(AbstractStepwiseTraining):
             self._engine.settle()
             self._updates.close()
             self._updates = self._updates_for(sliced)
+
+    def _loss_scale(self) -> float:
+        """By which the loss of the step that goes on is multiplied."""
+        number, variables = self._optimizer.number_of_loss_scale, self._engine.variables
+        if self._engine.loss_scale is not None:
+            return self._engine.loss_scale
+        if number is None or len(variables.optimizers) != 1:
+            return 1.0
+        return float(self._engine.read(self._optimizer.known(variables)[number]))
 
     def _tell_of_lost_residuals(self, slots: Sequence[int]) -> None:
         text = (
@@ -289,6 +301,13 @@ class SynchronousTraining(AbstractStepwiseTraining):
         task = _StepTask(self._run, self._engine, self._source, self._updates, self._at, stops)
         what = _names(f"fit epoch {epoch} step {self._at.step}", len(self._shape.parts))[0]
         self._reductions[0].step(what, task, stops=True)
+
+
+def fixes_pieces(told: bool, codec: AbstractCodec) -> bool:
+    """Whether batches are cut into as many pieces throughout: if somebody has told so, or if something is left out of
+    pieces, by their numbers, that would never be sent with fewer of them.
+    """
+    return told or codec.by_slot is not None
 
 
 class _StepTask:

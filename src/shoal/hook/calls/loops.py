@@ -37,7 +37,7 @@ from shoal.strategies.allreduce import Exchanged
 from shoal.strategies.notes import Note, leavers, newcomers
 from shoal.training import position
 from shoal.training.data_agreement import DataState, join_data
-from shoal.training.left_out import left_out_tensors, resume_left_out
+from shoal.training.left_out import left_out_tensors, refuse_own_folders, resume_left_out
 from shoal.training.logs import Logs
 from shoal.training.model_state import share_chiefs_state
 from shoal.training.position import Position
@@ -427,6 +427,7 @@ class Loop:
                 raise cannot_resume(path, error) from error
             resume_left_out(run, path, steps.reductions)
         if run.saving is not None:
+            refuse_own_folders(run, steps.reductions)
             self._saver = Saver(run, run.saving, description_of(program), steps.engine, optimizer)
         return True
 

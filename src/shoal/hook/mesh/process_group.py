@@ -23,6 +23,9 @@ from shoal.errors import MeshProcessLost
 from shoal.hook.mesh.follower import Command, GroupDevices, NewValue, initialize
 from shoal.wire.free_port import free_loopback_port
 
+_NAMED_WITHIN = 5.0  # seconds in which the end of a follower that takes no commands is noticed
+_CLOSED_WITHIN = 10.0  # seconds that a good end may take; a follower that was stopped never comes to it
+
 
 class ProcessGroup:
     """The leader's side. `lost` is told, from a thread of its own, when a follower has ended; it does not return."""
@@ -33,6 +36,7 @@ class ProcessGroup:
         self._closing = False
         self._followers: list[subprocess.Popen[bytes]] = []
         self._pipes: list[int] = []
+        self._watchers: list[threading.Thread] = []
         self._sent: dict[int, tuple[Any, int, Any]] = {}  # by id: the leader's array, its slot, the group's array
         self._slots = 0
         self._programs = 0
@@ -80,25 +84,37 @@ class ProcessGroup:
         return own(*arrays)
 
     def close(self) -> None:
-        """A good end."""
+        """A good end. Followers that do not come to it in time are killed."""
         self._closing = True
-        with contextlib.suppress(OSError):
-            self._send([bytes(8)])
-            import jax
-
-            jax.distributed.shutdown()
+        ending = threading.Thread(target=self._end, name="the end of a mesh process group", daemon=True)
+        ending.start()
+        ending.join(_CLOSED_WITHIN)
         for pipe in self._pipes:
             os.close(pipe)
         for follower in self._followers:
             follower.kill()
             follower.wait()
 
+    def _end(self) -> None:
+        with contextlib.suppress(OSError, MeshProcessLost):
+            self._send([bytes(8)])
+            import jax
+
+            jax.distributed.shutdown()
+
     def _send(self, parts: Sequence[bytes]) -> None:
+        """To all followers. If one has ended, its watcher says so, and does not return."""
         data = b"".join(parts)
-        for pipe in self._pipes:
+        for number, (pipe, watcher) in enumerate(zip(self._pipes, self._watchers, strict=True), 1):
             view = memoryview(data)
-            while view:
-                view = view[os.write(pipe, view) :]
+            try:
+                while view:
+                    view = view[os.write(pipe, view) :]
+            except BrokenPipeError as error:
+                watcher.join(_NAMED_WITHIN)
+                raise MeshProcessLost(
+                    f"{self._me}: its mesh process {number} of {len(self._pipes) + 1} takes no commands any more"
+                ) from error
 
     def _start(self, address: str, processes: int, number: int) -> None:
         theirs, ours = os.pipe()
@@ -107,7 +123,9 @@ class ProcessGroup:
         os.close(theirs)
         self._followers.append(follower)
         self._pipes.append(ours)
-        threading.Thread(target=self._watch, args=(follower, number, processes), daemon=True).start()
+        watcher = threading.Thread(target=self._watch, args=(follower, number, processes), daemon=True)
+        self._watchers.append(watcher)
+        watcher.start()
 
     def _watch(self, follower: subprocess.Popen[bytes], number: int, processes: int) -> None:
         code = follower.wait()

@@ -12,7 +12,7 @@ from shoal.hook import keras_private
 from shoal.hook.backends.cut import is_keras_own
 from shoal.hook.served.shard_optimizer import needs_of
 from shoal.store.decisions.shards import Needs
-from shoal.strategies.stages import LayerCall, ModelGraph, in_order
+from shoal.strategies.stages import LayerCall, ModelGraph, attention_cost, in_order
 
 
 class TakenApart(NamedTuple):
@@ -115,6 +115,8 @@ def _may_cross(tensor: Any) -> bool:
 def _cost(operation: Any, taken: list[Any], made: list[Any]) -> float:
     """About how much a call computes: each number of a kernel is used once per position, and outputs are written.
 
+    Attention looks from each position at each.
+
     From shapes alone: the cuts, and with them the bits, must not depend on who measured what.
     """
     written = sum(_elements(tensor.shape[1:]) for tensor in made)
@@ -122,7 +124,20 @@ def _cost(operation: Any, taken: list[Any], made: list[Any]) -> float:
         return written
     positions = max((_elements(tensor.shape[1:-1]) for tensor in (*taken, *made)), default=1.0)
     kernels = sum(math.prod(v.shape) for v in getattr(operation, "weights", ()) if len(v.shape) > 1)
-    return float(written + positions * kernels)
+    return float(written + positions * kernels + _of_attention(operation, taken))
+
+
+def _of_attention(operation: Any, taken: list[Any]) -> float:
+    layers = keras.layers
+    if isinstance(operation, layers.MultiHeadAttention):
+        width = operation.num_heads * (operation.key_dim + operation.value_dim)
+    elif isinstance(operation, layers.GroupQueryAttention):
+        width = operation.num_query_heads * 2 * operation.head_dim
+    elif isinstance(operation, layers.Attention):  # AdditiveAttention is one
+        width = taken[0].shape[-1] + taken[min(1, len(taken) - 1)].shape[-1]
+    else:
+        return 0.0
+    return attention_cost(taken[0].shape, taken[min(1, len(taken) - 1)].shape, width)
 
 
 def _elements(shape: Any) -> float:
