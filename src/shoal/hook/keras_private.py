@@ -27,7 +27,7 @@ ORBAX_CALLBACK = "keras.src.callbacks.orbax_checkpoint"  # imports JAX on every 
 TF_KERAS = "keras._tf_keras.keras"  # what `tf.keras` is
 DYNAMO = "torch._dynamo"  # PyTorch's compiler, without which nothing is compiled
 COMPILE = "torch._compile"  # keeps some of PyTorch's own functions from it
-DYNAMO_IMPORTERS = ("keras.src.backend.torch.image", "keras.src.backend.torch.random")  # to keep it from two functions
+DYNAMO_IMPORTERS = tuple(f"keras.src.backend.torch.{name}" for name in ("image", "ops.image", "random"))
 _BACKEND = "keras.src.backend"
 _OF_BACKENDS = "keras.src.backend."
 
