@@ -55,7 +55,8 @@ def test_of_those_who_are_wanted_the_lost_are_missing_and_a_standby_is_not() -> 
 
 
 def test_without_a_common_step_their_rates_add_up() -> None:
-    assert "200 samples/s" in progress(reply(worker(0, 0.0), worker(1, 0.0), strategy="ps"))
+    alone = [msgspec.structs.replace(worker(n, 0.0), counted=WorkerFigures(asynchronous=True)) for n in range(2)]
+    assert "200 samples/s" in progress(reply(*alone, strategy="ps"))
 
 
 def test_the_script_scrolls_above_the_line_and_gets_its_row_back() -> None:

@@ -25,7 +25,7 @@ def progress(reply: StatusReply) -> str:
         f"{len(workers)} of {wanted} workers" if len(workers) < wanted else f"{len(workers)} workers",
         *([f"{coming} standing by"] if coming and len(workers) >= wanted else []),
         f"step {step:,}",
-        f"{pace(reply, workers):,.0f} samples/s",
+        f"{pace(workers):,.0f} samples/s",
         *([f"{reply.losses} lost"] if reply.losses else []),
         *([f"checkpoint of step {saved:,}"] if (saved := max(member.counted.saved for member in workers)) else []),
         *_slowest(workers),

@@ -257,9 +257,7 @@ class _Reporter(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self._run = run
         self._batch_size = batch_size or feeds.DEFAULT_BATCH_SIZE
-        self._step = 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._step += 1
         self._run.count(self._batch_size)
-        self._run.record(Phase.TRAINING, step=self._step)
+        self._run.record(Phase.TRAINING, step=self._run.counters.steps)
