@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 from shoal.observe.story import OLDER, STORY, Story, StoryKind, read
 
@@ -50,3 +53,21 @@ def test_torn_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
 def test_nobody_fails_where_nothing_can_be_written_or_read(tmp_path: Path) -> None:
     Story(tmp_path / "gone").write(StoryKind.END, "nobody hears it")
     assert list(read(tmp_path / "gone")) == []
+
+
+def test_of_two_writers_that_find_it_full_only_one_makes_it_the_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story, fstat, slow = Story(tmp_path, limit=10), os.fstat, [True]
+    story.write(StoryKind.CALL, "first")
+
+    def others_are_faster(fd: int) -> os.stat_result:
+        found = fstat(fd)
+        if slow and slow.pop():
+            story.write(StoryKind.CALL, "second")  # makes the file the older one
+            story.write(StoryKind.CALL, "third")
+        return found
+
+    monkeypatch.setattr(os, "fstat", others_are_faster)
+    story.write(StoryKind.CALL, "slow")
+    assert sorted(event.text for event in read(tmp_path)) == ["first", "second", "slow", "third"]
