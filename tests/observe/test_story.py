@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.observe.story import OLDER, STORY, Story, StoryKind, read
+from shoal.observe.story import LIMIT, OLDER, STORY, Story, StoryKind, read
 
 
 def test_what_was_written_is_read_in_its_order(tmp_path: Path) -> None:
@@ -31,6 +31,17 @@ def test_an_hours_worth_of_events_stays_within_its_bounds_and_the_last_are_there
     assert len(texts) > 100
     numbers = [int(text.split()[1].rstrip(",")) for text in texts]
     assert numbers == list(range(numbers[0], 3600))
+
+
+def test_the_products_own_limit_holds_for_an_hour_of_ten_long_events_a_second(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    for number in range(36_000):
+        story.write(StoryKind.STACK, f"{number} {'x' * 400}")
+    # A line is at most 2,000 characters and what is around them.
+    assert sum((tmp_path / name).stat().st_size for name in (STORY, OLDER)) < 2 * (LIMIT + 8_000)
+    numbers = [int(event.text.split()[0]) for event in read(tmp_path)]
+    assert numbers == list(range(numbers[0], 36_000))
+    assert len(numbers) > 3_600, "the last minutes are there"
 
 
 def test_lines_of_several_writers_do_not_mix(tmp_path: Path) -> None:

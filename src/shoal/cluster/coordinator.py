@@ -76,6 +76,7 @@ from shoal.cluster.messages import (
     StackTold,
     StatusRequest,
 )
+from shoal.cluster.slow_input import SlowInput
 from shoal.cluster.storyteller import StoryLine, Storyteller
 from shoal.cluster.succession.record_sender import LEASE, RecordSender, Sending
 from shoal.cluster.succession.succession_messages import Follow, RecordKept
@@ -132,6 +133,7 @@ class Coordinator:
         self._said_unwritten = False
         self._logs = Path(config.logs) if config.logs else None
         self._story = Story(self._logs) if self._logs is not None else None
+        self._slow_input = SlowInput()
         self._chart = Chart(self._logs) if self._logs is not None else None
         self._storyteller = Storyteller()
         self._records: dict[str, RecordFile] = {}  # of members on other hosts
@@ -328,7 +330,9 @@ class Coordinator:
         """The next point of the run's chart, about once a second."""
         at = time.time()
         if self._chart is not None and self._membership.end is None and self._chart.is_due(at):
-            now = point(self._membership.status(self._clock.now()), at)
+            status = self._membership.status(self._clock.now())
+            self._tell_story(self._slow_input.of(status, self._clock.now()))
+            now = point(status, at)
             if now is not None:
                 self._chart.add(now)
 

@@ -30,7 +30,8 @@ class StoryKind(StrEnum):
     TROUBLE = "trouble"  # what the user was told: losses, waits, refusals
     CALL = "call"  # a fit began or ended
     REDONE = "redone"  # a step was computed anew
-    BALANCE = "balance"  # pieces became more
+    BALANCE = "balance"  # pieces became more or fewer, or many of them have moved to others
+    DATA = "data"  # a worker waits for its data
     CODEC = "codec"  # residuals were lost, or gradients travel in another form from now on
     LINK = "link"  # what all workers have sent in the whole run, what was spared, and how long they waited for it
     CHECKPOINT = "checkpoint"

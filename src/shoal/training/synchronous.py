@@ -25,6 +25,7 @@ from shoal.strategies.allreduce import Division, Exchanged, Reduction, seconds_o
 from shoal.strategies.notes import Note, stopped
 from shoal.strategies.piece_choice import EVERY as LOOK_EVERY
 from shoal.strategies.schema import Array
+from shoal.strategies.share_news import ShareNews
 from shoal.training.codec_choice import CodecChoice
 from shoal.training.counted import counted_piece
 from shoal.training.engine import Engine, to_float
@@ -74,6 +75,7 @@ class SynchronousTraining(AbstractStepwiseTraining):
             )
             for part, name in zip(self._shape.parts, _names("fit", len(self._shape.parts)), strict=True)
         ]
+        self._share_news = ShareNews()
         self._choice: CodecChoice | None = None
         if prepared.codec.is_auto:
             gradients = sum(run.hi - run.lo for part in self._shape.parts for run in part.schema.gradients)
@@ -171,6 +173,9 @@ class SynchronousTraining(AbstractStepwiseTraining):
             self._updates.apply(epoch, at.step, part, totals)
         self._step_is_done(parts[0].shared.size, self._division.pieces)
         self._division.learn(parts)
+        shared = parts[-1].shared
+        if told := self._share_news.of(shared.members, shared.held, self._at.trained):
+            self._run.happened(StoryKind.BALANCE, told, self._at.trained)
         self._choose_codec(parts[-1])
         self._consider_pieces(parts)
         self._consider_plan(parts)
