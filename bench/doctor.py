@@ -20,6 +20,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -126,6 +127,29 @@ def bursts(home: Home) -> AbstractContextManager[None]:
     return busy_core(home, loops=6, pause=1.2)
 
 
+@contextlib.contextmanager
+def slow_server(home: Home) -> Iterator[None]:
+    """The only server is stopped for most of each tenth of a second."""
+    home.until_training("worker-0")
+    server, over = psutil.Process(home.members()["server-0"]["pid"]), threading.Event()
+
+    def hold_up() -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):  # the run is over
+            while not over.is_set():
+                server.suspend()
+                time.sleep(0.08)
+                server.resume()
+                time.sleep(0.02)
+
+    thread = threading.Thread(target=hold_up)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 def small_container(home: Home) -> list[str]:
     """The doctor looks at the run from where this little memory is allowed. Not the run itself: it would be killed."""
     limit = 'mount -t tmpfs none /sys/fs/cgroup && echo 500000000 > /sys/fs/cgroup/memory.max && exec "$@"'
@@ -160,6 +184,14 @@ SCENES = [
     Scene("too many workers", "cores", "undisturbed", f"-n {2 * CORES} --threads 1 --backend torch"),
     Scene("little memory", "memory", "undisturbed", "-n 2 --threads 1 --backend torch", doctor=small_container),
     Scene("throttled link", "exchange", "link", "", "comes at .* a second"),
+    Scene(
+        "slow server",
+        "servers",
+        "undisturbed",
+        "-n 1 --threads 1 --backend torch --strategy ps --servers 1 --staleness 1",
+        "wait for the servers",
+        slow_server,
+    ),
     *UNDISTURBED,
     Scene("undisturbed, servers", None, "undisturbed", "-n 1 --threads 1 --backend torch --strategy ps --servers 1"),
     Scene("unequal, balanced", None, "unequal", "-n 2 --threads 1 --backend torch --pieces 8"),

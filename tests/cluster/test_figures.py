@@ -41,3 +41,17 @@ def test_the_one_that_others_wait_for_is_named_with_how_much_they_do() -> None:
 
 def test_where_nobody_trains_there_are_numbers_too() -> None:
     assert set(named(state="lost").values()) == {0.0, 1.0, NOBODY}
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "pipeline", "local", "auto", "ps"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_samples_of_steps_that_all_commit_together_count_once_whatever_the_command_line_said(
+    strategy: str, asynchronous: bool
+) -> None:
+    counted = WorkerFigures(steps=10, asynchronous=asynchronous)
+    members = tuple(
+        MemberStatus(f"worker-{n}", "worker", 1, "vm", "training", 40 + n, "", "", 100.0, 0.0, counted=counted)
+        for n in range(3)
+    )
+    reply = StatusReply("r", "/x/train.py", "jax", strategy, 4, 1, 1, 61.0, "/logs", members)
+    assert figures(reply).samples_per_second == (300.0 if asynchronous else 100.0)

@@ -995,7 +995,7 @@ def hangs(scene: Scene, seconds: float, every: float = 0.5) -> list[str]:
     while (waited := scene.now + every - begun) <= seconds:
         for number in range(3):
             doing = Activity(Phase.CALLBACKS if number == 1 else Phase.EXCHANGING)
-            scene.say(number, Beat(4, doing, waited, exchanging=number != 1))
+            scene.say(number, Beat(4, doing, waited - every, exchanging=number != 1))
         said += reports(scene.happen(Tick(), after=every))
     return said
 
@@ -1067,6 +1067,49 @@ def test_one_that_was_stopped_in_an_exchange_is_named_although_it_said_that_it_w
     assert said == [
         "worker-0 has waited for 5 s for worker-1, which is at step 4 (exchanging gradients); it is lost after 300 s"
     ]
+
+
+def test_what_a_beat_says_goes_on_until_the_next_one():
+    """The stall time is over between two beats: nobody waits for the second one to say so."""
+    scene = Scene(2, least=1)
+    scene.say(0, Beat(4, Activity(Phase.EXCHANGING), 4.7, exchanging=True))
+    scene.say(1, Beat(4, Activity(Phase.CALLBACKS), 4.7))
+    assert reports(scene.happen(Tick(), after=0.2)) == []
+    assert len(reports(scene.happen(Tick(), after=0.2))) == 1
+
+
+@pytest.mark.parametrize(
+    ("phase", "after"),
+    [
+        (Phase.READING, 10),
+        (Phase.CALLBACKS, 10),
+        (Phase.SCRIPT, 30),
+        (Phase.STARTING, 30),
+        (Phase.SAVING, 30),
+        (Phase.EVALUATING, 120),
+        (Phase.PREDICTING, 120),
+        (Phase.COMPUTING, 120),
+        (Phase.TRACING, 120),
+        (Phase.JOINING, None),
+    ],
+)
+def test_if_no_worker_gets_on_whatever_they_are_in_that_is_said_with_their_stacks(phase: Phase, after: float | None):
+    scene, said = Scene(2, least=1), []
+    for second in range(200):
+        for number in range(2):
+            scene.say(number, Beat(0, Activity(phase), float(second)))
+        decisions = scene.happen(Tick(), after=1.0)
+        if reports(decisions) and not said:
+            said = [*reports(decisions), *(one.member for one in decisions if isinstance(one, ShowStack))]
+    where = f"worker-0 is at step 0 ({phase}); worker-1 is at step 0 ({phase})"
+    told = [f"no worker has got on for {after} s: {where}", "worker-0", "worker-1"]
+    assert said == (told if after is not None else [])
+
+
+def test_a_single_worker_may_do_outside_of_fit_what_it_likes():
+    scene = Scene(1)
+    scene.say(0, Beat(0, Activity(Phase.SCRIPT), 4000.0))
+    assert reports(scene.happen(Tick())) == []
 
 
 def test_the_stack_of_the_one_that_is_waited_for_is_asked_for():

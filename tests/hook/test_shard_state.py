@@ -53,6 +53,10 @@ def test_averages_are_told_and_nothing_changes(told: Any) -> None:
     assert told["averages"] == {"none yet": True, "averages": True, "same": True}
 
 
+def test_an_error_of_the_engine_leaves_the_scale_the_weights_and_the_learning_rate_as_they_were(told: Any) -> None:
+    assert told["failures"] == {name: {"failed": True, "same": True} for name in ("scale", "averages", "rate")}
+
+
 def test_an_overflow_changes_the_scale_alone_and_one_scale_is_lowered_once(told: Any) -> None:
     assert told["overflowing"] == {
         "8": [[-1, 8], [-2, 4], [-7, 2]],  # applied with the scale that it was computed with

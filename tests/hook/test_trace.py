@@ -12,9 +12,11 @@ import pytest
 from tests.observe.test_chrome_trace import check_format
 from tests.observe.trace_processor import TraceProcessor, page
 
+from shoal.observe import story
 from shoal.observe.phases import Phase
 from shoal.observe.record_files import dropped, read
 from shoal.observe.spans import Span
+from shoal.observe.story import StoryKind
 
 from .runs import Trainings, succeeded, told
 
@@ -115,3 +117,37 @@ def test_a_backends_own_profile_of_a_few_steps(trainings: Trainings, backend: st
     succeeded(ended)
     assert profiled(logs) == {"worker-0", "worker-1"}
     assert f"shoal: the profiles of steps 2 to 3 are in {logs / 'profile'}" in ended.stderr
+
+
+def steps_of(record: dict[str, list[Span]], *phases: Phase) -> dict[str, list[int]]:
+    """In the order in which each worker came to them."""
+    workers = {member: spans for member, spans in record.items() if member.startswith("worker-")}
+    return {
+        member: list(dict.fromkeys(span.step for span in spans if span.phase in phases))
+        for member, spans in workers.items()
+    }
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "local --every 2"])
+def test_a_second_fit_goes_on_with_the_runs_numbers_of_steps(trainings: Trainings, strategy: str) -> None:
+    logs, saved = (trainings.folder / f"{strategy[:5]}-{kind}" for kind in ("logs", "saved"))
+    options = f"-n 2 --threads 1 --no-live --logs {logs} --checkpoint {saved} --strategy {strategy}"
+    succeeded(trainings.shoal("torch", options, "two_fits.py"))
+    numbers = list(range(16))
+    assert steps_of(read(logs), Phase.READING) == {"worker-0": numbers, "worker-1": numbers}
+    ended = [event for event in story.read(logs) if event.kind in (StoryKind.CALL, StoryKind.CHECKPOINT)]
+    assert {event.step for event in ended} >= {0, 8, 16}
+
+
+def test_at_their_own_pace_workers_number_their_steps_among_those_of_all(trainings: Trainings) -> None:
+    logs = trainings.folder / "apart-logs"
+    options = f"-n 2 --threads 1 --no-live --logs {logs} --strategy ps --servers 1"
+    succeeded(trainings.shoal("torch", options, "two_fits.py"))
+    found = steps_of(read(logs), Phase.EXCHANGING)
+    assert sorted({step for steps in found.values() for step in steps if step < 16}) == list(range(16))
+
+
+def test_a_worker_alone_numbers_them_over_its_fits_too(trainings: Trainings) -> None:
+    logs = trainings.folder / "alone-logs"
+    succeeded(trainings.shoal("torch", f"-n 1 --threads 1 --no-live --logs {logs}", "two_fits.py"))
+    assert steps_of(read(logs), Phase.TRAINING) == {"worker-0": list(range(1, 17))}

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import platform
+
+import msgspec
 import pytest
 
+from shoal.cluster.messages import MemberStatus, StatusReply
+from shoal.cluster.run_facts import facts_of
 from shoal.observe.counters import WorkerFigures
 from shoal.observe.doctor import Finding, FindingKind, RunFacts, WorkerFacts, examine
 from shoal.observe.phases import TimeUse
@@ -238,3 +244,42 @@ def test_every_kind_of_finding_is_found_in_some_facts(kind: FindingKind) -> None
         FindingKind.MEMORY: found(worker(0, 60 * GB)),
     }[kind]
     assert [finding.kind for finding in facts] == [kind]
+
+
+def elsewhere(of: WorkerFacts) -> WorkerFacts:
+    return msgspec.structs.replace(of, host="other")
+
+
+def test_of_several_hosts_this_one_is_judged_by_its_own_workers() -> None:
+    full = (worker(0, 8 * GB), worker(1, 7 * GB), elsewhere(worker(2, 50 * GB)))
+    (only,) = examine(RunFacts(full, 3, 1, cores=8, memory=16 * GB, host="box"))
+    assert only.what == "the workers use 15.0 of this host's 16.0 GB of memory"
+    crowded = (*(worker(number, counted=pieces(starved=40.0)) for number in range(3)), elsewhere(worker(3)))
+    facts = RunFacts(crowded, 4, 1, cores=2, memory=64 * GB, synchronous=False, host="box")
+    assert [one.what for one in examine(facts) if one.kind is FindingKind.CORES] == [
+        "3 workers on box with 1 thread each share 2 cores: they were ready to run, and had no core, 40 % of the time; "
+        "a core was taken away from them 0 times"
+    ]
+
+
+def test_what_a_run_asks_for_on_other_hosts_is_no_matter_of_this_one() -> None:
+    facts = RunFacts((worker(0), elsewhere(worker(1, 64 * GB))), 2, 1, cores=1, memory=16 * GB, host="box")
+    assert examine(facts) == []
+
+
+def test_facts_of_a_run_on_several_hosts_have_this_ones_cores_and_servers() -> None:
+    def member(id: str, role: str, host: str) -> MemberStatus:
+        return MemberStatus(id, role, 1, host, "training", 4, "", "", 1.0, 0.0)
+
+    here = platform.node()
+    members = (
+        member("worker-0", "worker", here),
+        member("worker-1", "worker", "far"),
+        member("server-0", "server", "far"),
+    )
+    facts = facts_of(StatusReply("r", "t.py", "jax", "ps", 2, 1, 1, 9.0, "", members))
+    assert facts.cores == os.cpu_count()
+    assert facts.memory is not None
+    assert ([one.id for one in facts.here], facts.servers) == (["worker-0"], 0)
+    away = facts_of(StatusReply("r", "t.py", "jax", "ps", 2, 1, 1, 9.0, "", members[1:]))
+    assert (away.cores, away.memory, away.here) == (None, None, ())

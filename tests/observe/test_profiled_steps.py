@@ -43,3 +43,9 @@ def test_it_is_on_from_the_first_step_to_the_last_and_only_once() -> None:
 def test_it_goes_off_when_the_fit_is_over_and_comes_late_for_one_who_comes_late() -> None:
     assert turns(ProfiledSteps(2, 9), (Phase.COMPUTING, 5), (Phase.SCRIPT, 6)) == [True, False]
     assert turns(ProfiledSteps(2, 9), (Phase.COMPUTING, 12)) == [None]
+
+
+def test_a_worker_that_takes_turns_with_others_is_profiled_in_its_next_step_if_none_of_these_is_its_own() -> None:
+    assert turns(ProfiledSteps(2, 3), (Phase.COMPUTING, 1), (Phase.COMPUTING, 4), (Phase.CALLBACKS, 5)) == [
+        *(None, True, False),
+    ]

@@ -184,3 +184,19 @@ def test_another_runs_record_is_removed(tmp_path: Path) -> None:
     (tmp_path / "notes.spans.txt").write_text("the user's")
     record_files.remove(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.spans.txt"]
+
+
+def test_the_products_own_limit_holds_however_many_spans_there_are(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path, "worker-0")
+    largest, seed = 0, 1
+    for second in range(1500):
+        spans = []
+        for number in range(200):  # of which zlib makes little
+            seed = seed * 6364136223846793005 + 1442695040888963407 & (1 << 64) - 1
+            detail = f"{seed:016x}" * 3
+            spans.append(KeptSpan.of(Phase.COMPUTING, seed % 10**9, second + number / 200, second + 1.0, detail))
+        written = SpanBlock(0.0, 0, tuple(spans))
+        largest = max(largest, len(to_frame(written)))
+        file.write(written)
+    sizes = [(tmp_path / f"worker-0{suffix}").stat().st_size for suffix in (SPANS, OLDER_SPANS)]
+    assert record_files.LIMIT < sum(sizes) <= 2 * (record_files.LIMIT + largest)

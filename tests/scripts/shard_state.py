@@ -378,6 +378,43 @@ def stale_rates() -> dict[str, list[float]]:
     return stale
 
 
+class Failure(Exception):
+    """Of an engine."""
+
+
+def failing(small: Small, name: str, act: Callable[[], object]) -> dict[str, bool]:
+    """Whether all is as before after the engine has done this, and then failed."""
+    engine, before = small.state._engine, small.everything()
+    done = getattr(engine, name)
+
+    def fail(*args: Any) -> None:
+        if name == "finalize":
+            done(*args)
+        raise Failure
+
+    setattr(engine, name, fail)
+    try:
+        act()
+    except Failure:
+        return {"failed": True, "same": same(before, small.everything())}
+    finally:
+        setattr(engine, name, done)
+    return {"failed": False, "same": False}
+
+
+def failures() -> dict[str, dict[str, bool]]:
+    """In the middle of what is put aside for a while: the scale, the weights, the learning rate."""
+    scaled = Small(optimizers.LossScaleOptimizer(optimizers.SGD(1.0), 8.0, 4), tells_scale=True)
+    averaged = Small(optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5))
+    averaged.push(1.0)
+    stale = Small(optimizers.SGD(0.5), scales=True)
+    return {
+        "scale": failing(scaled, "update", lambda: scaled.push(4.0, 0, (4.0, 1.0))),
+        "averages": failing(averaged, "finalize", averaged.state.averages),
+        "rate": failing(stale, "update", lambda: stale.state.apply(0, [np.ones(8, np.float32)], 0.5)),
+    }
+
+
 def model_stays() -> dict[str, bool]:
     model = make_model(optimizers.Adam(1e-2))
     before = [np.array(keras.ops.convert_to_numpy(variable)) for variable in model.variables]
@@ -614,6 +651,7 @@ told = {
     "resets": resets(),
     "learning rates": learning_rates(),
     "stale rates": stale_rates(),
+    "failures": failures(),
     "model stays": model_stays(),
     "cuts": cuts(),
     "programs": programs(),

@@ -481,6 +481,8 @@ def _values(weights: Sequence[Any]) -> list[int]:
 class PacedCallbacks:
     """`Callbacks` that remember how many epochs they have seen."""
 
+    stopped_by = ""
+
     def __init__(self, script: Script) -> None:
         self._script = script
         self._epochs: list[int] = []
@@ -532,6 +534,8 @@ class ToyValidation:
 
 class ToyCallbacks:
     """`Callbacks`: a History, one that stops the fit, one that evaluates; and they check when they are called."""
+
+    stopped_by = ""
 
     def __init__(self, script: Script, name: str) -> None:
         self._script, self._name = script, name

@@ -81,7 +81,7 @@ def _table(reply: StatusReply) -> Table:
         f"up {duration(reply.uptime)}",
         f"{len(training)} of {reply.wanted or len(workers)} workers",
         f"step {max((member.step for member in training), default=0):,}",
-        f"{pace(reply, training):,.0f} samples/s",
+        f"{pace(training):,.0f} samples/s",
     ]
     table = Table(title=" · ".join(told), box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.title_justify = "left"

@@ -76,6 +76,7 @@ from shoal.cluster.messages import (
     StackTold,
     StatusRequest,
 )
+from shoal.cluster.slow_input import SlowInput
 from shoal.cluster.storyteller import StoryLine, Storyteller
 from shoal.cluster.succession.record_copies import GONE
 from shoal.cluster.succession.record_sender import LEASE, RecordSender, Sending
@@ -134,11 +135,12 @@ class Coordinator:
         self._said_unwritten = False
         self._logs = Path(config.logs) if config.logs else None
         self._story = Story(self._logs) if self._logs is not None else None
+        self._slow_input = SlowInput()
         self._chart = Chart(self._logs) if self._logs is not None else None
         self._storyteller = Storyteller()
         self._records: dict[str, RecordFile] = {}  # of members on other hosts
         self._record_limit = TRACE_LIMIT if config.trace else LIMIT
-        self._asked: dict[str, float] = {}  # for its stack: when to look at it
+        self._asked: dict[str, stacks.AskedStack] = {}  # for its stack
         self._asked_far: set[int] = set()  # members of other hosts, by their links
         recalled = self._log.recall()
         service = open_service(recalled.service if recalled is not None else None) if open_service is not None else None
@@ -345,7 +347,9 @@ class Coordinator:
         """The next point of the run's chart, about once a second."""
         at = time.time()
         if self._chart is not None and self._membership.end is None and self._chart.is_due(at):
-            now = point(self._membership.status(self._clock.now()), at)
+            status = self._membership.status(self._clock.now())
+            self._tell_story(self._slow_input.of(status, self._clock.now()))
+            now = point(status, at)
             if now is not None:
                 self._chart.add(now)
 
@@ -418,7 +422,7 @@ class Coordinator:
                 case ShowStack(member):
                     if member in self._groups:
                         stacks.ask(self._folder, member, self._groups[member])
-                        self._asked[member] = self._clock.now() + _ANSWERS_WITHIN
+                        self._asked[member] = stacks.AskedStack(self._clock.now() + _ANSWERS_WITHIN)
                     elif (far := self._membership.link_of(member)) is not None:  # of another host
                         self._asked_far.add(far)
                         self._send(far, StackRequest())
@@ -442,7 +446,9 @@ class Coordinator:
 
     def _show_stacks(self) -> None:
         """Of those who were asked, and have had the time to answer."""
-        for member in [member for member, at in self._asked.items() if self._clock.now() >= at]:
+        for member, asked in list(self._asked.items()):
+            if not asked.is_told(stacks.size(self._folder, member), self._clock.now()):
+                continue
             del self._asked[member]
             if member in self._groups and (text := stacks.told(self._folder, member, self._groups[member])):
                 self._show(text)

@@ -40,7 +40,7 @@ def figures(reply: StatusReply) -> GlobalFigures:
     return GlobalFigures(
         max((member.step for member in workers), default=0),
         len(workers),
-        pace(reply, workers),
+        pace(workers),
         reply.losses,
         {use: spent.share(use) for use in TimeUse if use is not TimeUse.OTHER},
         chief.logs if chief is not None else {},
@@ -77,10 +77,10 @@ def at_work(reply: StatusReply) -> list[MemberStatus]:
     return []
 
 
-def pace(reply: StatusReply, workers: Sequence[MemberStatus]) -> float:
-    """Samples per second of all together: with all-reduce, each counts those of the steps that all commit."""
+def pace(workers: Sequence[MemberStatus]) -> float:
+    """Samples per second of all together: where they commit steps together, each counts the samples of all."""
     rates = [member.samples_per_second for member in workers]
-    return max(rates, default=0.0) if reply.strategy == "allreduce" else sum(rates)
+    return sum(rates) if any(member.counted.asynchronous for member in workers) else max(rates, default=0.0)
 
 
 def point(reply: StatusReply, at: float) -> ChartPoint | None:

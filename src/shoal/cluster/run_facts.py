@@ -17,7 +17,8 @@ def facts_of(reply: StatusReply) -> RunFacts:
     """What is to be judged of what a coordinator says."""
     trained = ("training", "finished")
     workers = [member for member in reply.members if member.role == "worker" and member.state in trained]
-    here = all(member.host == platform.node() for member in workers)
+    host = platform.node()
+    here = any(member.host == host for member in workers)
     return RunFacts(
         tuple(
             WorkerFacts(member.id, member.host, member.spent, member.memory, member.counted, reply.threads)
@@ -28,7 +29,8 @@ def facts_of(reply: StatusReply) -> RunFacts:
         os.cpu_count() if here else None,
         _memory() if here else None,
         not any(member.counted.asynchronous for member in workers),
-        sum(member.role == "server" for member in reply.members),
+        sum(member.role == "server" and member.host == host for member in reply.members),
+        host,
     )
 
 

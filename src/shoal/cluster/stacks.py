@@ -40,6 +40,28 @@ def ask(folder: Path, id: str, pid: int) -> bool:
     return False
 
 
+class AskedStack:
+    """One that was asked for its stacks: whether it has told them all. Pure."""
+
+    def __init__(self, until: float) -> None:
+        """`until`: then it is not waited for any longer."""
+        self._until = until
+        self._told = 0  # bytes, at the last look
+
+    def is_told(self, size: int, now: float) -> bool:
+        """Looked at now and then: it has told so many bytes. They are all when there have come no more."""
+        is_whole, self._told = 0 < size == self._told, size
+        return is_whole or now >= self._until
+
+
+def size(folder: Path, id: str) -> int:
+    """Bytes of what it has told so far."""
+    try:
+        return (folder / f"{id}{_STACK}").stat().st_size
+    except OSError:
+        return 0
+
+
 def told(folder: Path, id: str, pid: int) -> str:
     """What it has told since it was asked, or why it tells nothing."""
     seen = look_at(pid)

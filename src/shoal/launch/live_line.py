@@ -20,6 +20,7 @@ from shoal.launch.progress import progress
 _DRAW_EVERY = 1.0  # seconds
 _PRINT_EVERY = 10.0  # where there is no terminal
 _FEWEST_ROWS = 5
+_WHO = "shoal: "
 _ERROR = 2  # standard error's descriptor
 
 
@@ -44,9 +45,10 @@ class LiveLine:
         while not self._over.wait(_DRAW_EVERY if self._row is not None else _PRINT_EVERY):
             with contextlib.suppress(WireError, OSError):
                 reply = ask(self._folder, StatusRequest())
-                line = progress(reply) if isinstance(reply, StatusReply) else ""
+                room = self._row.columns - len(_WHO) if self._row is not None else None
+                line = progress(reply, room) if isinstance(reply, StatusReply) else ""
                 if line and not self._over.is_set():
-                    self._show(f"shoal: {line}")
+                    self._show(f"{_WHO}{line}")
 
     def _show(self, line: str) -> None:
         if self._row is not None:
@@ -61,6 +63,11 @@ class LastRow:
 
     def __init__(self) -> None:
         self._rows = 0  # of the terminal, as it was when the row was taken
+
+    @property
+    def columns(self) -> int:
+        """That a text may have. The last one stays free: some terminals go to the next row behind it."""
+        return os.get_terminal_size(_ERROR).columns - 1
 
     def draw(self, text: str) -> None:
         columns, rows = os.get_terminal_size(_ERROR)

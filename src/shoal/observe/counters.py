@@ -123,6 +123,11 @@ class Counters:
         self._checkpoints, self._saved = 0, 0
         self._before: SystemFigures | None = None  # what the system had counted before the first piece
 
+    @property
+    def steps(self) -> int:
+        """That were committed."""
+        return self._steps
+
     def step(self) -> None:
         """A step was committed."""
         self._steps += 1

@@ -39,17 +39,23 @@ class ProfileSwitch:
     """Turned on once, at the first of the steps that comes, and off after the last."""
 
     def __init__(self, steps: ProfiledSteps) -> None:
-        self._steps = steps
+        self._first, self._last = steps.first, steps.last
         self.is_on = False
         self._was_on = False
+        self._came_before = False  # whether this worker has begun a step before the first one
 
     def hear(self, moment: Moment) -> bool | None:
         """True: turn it on now. False: turn it off now. None: leave it."""
         phase, step = moment.activity.phase, moment.step
-        if not self._was_on and phase in _STEP_BEGINS and self._steps.first <= step <= self._steps.last:
+        begins = phase in _STEP_BEGINS
+        # Where workers take turns, the next step of this one may be beyond the last of those that were asked for.
+        is_due = self._first <= step <= self._last or (self._came_before and step > self._last)
+        self._came_before |= begins and step < self._first
+        if not self._was_on and begins and is_due:
             self.is_on = self._was_on = True
+            self._last = max(self._last, step)
             return True
-        if self.is_on and (step > self._steps.last or phase.is_scripts):
+        if self.is_on and (step > self._last or phase.is_scripts):
             self.is_on = False
             return False
         return None

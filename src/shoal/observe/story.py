@@ -7,6 +7,7 @@ never mix. It is bounded: when the file is full it becomes the old one, and the 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -29,7 +30,8 @@ class StoryKind(StrEnum):
     TROUBLE = "trouble"  # what the user was told: losses, waits, refusals
     CALL = "call"  # a fit began or ended
     REDONE = "redone"  # a step was computed anew
-    BALANCE = "balance"  # pieces became more
+    BALANCE = "balance"  # pieces became more or fewer, or many of them have moved to others
+    DATA = "data"  # a worker waits for its data
     CODEC = "codec"  # residuals were lost, or gradients travel in another form from now on
     LINK = "link"  # what all workers have sent in the whole run, what was spared, and how long they waited for it
     CHECKPOINT = "checkpoint"
@@ -64,10 +66,22 @@ class Story:
             fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 if os.fstat(fd).st_size > self._limit:
-                    self._path.replace(self._older)  # this line is the last of it
+                    with contextlib.suppress(OSError):
+                        self._make_older(fd)  # this line is the last of it
                 os.write(fd, line)
             finally:
                 os.close(fd)
+
+    def _make_older(self, fd: int) -> None:
+        """The open file, unless another writer does or did so: it must not move a new file over the older one."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        except OSError:
+            pass  # there are no locks on this file system: a bound is worth more than a line
+        if os.path.samestat(os.fstat(fd), self._path.stat()):
+            self._path.replace(self._older)
 
 
 def read(folder: Path) -> Iterator[StoryEvent]:

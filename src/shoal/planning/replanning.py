@@ -80,7 +80,7 @@ class Replanning:
         self._recent.forget()
 
     def step(self, seen: StepSeen, total: int, left: int) -> Replan | None:
-        """`left`: steps until the end of the fit, `total`: steps so far; for the text."""
+        """`left`: steps until the end of the fit, `total`: steps of the run so far; for the text."""
         had = self._recent.members
         self._recent.add(seen, self.plan)
         if seen.members != self.standing.members:  # what was learnt of other members' steps does not count

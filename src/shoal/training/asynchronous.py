@@ -62,6 +62,7 @@ class AsynchronousTraining(AbstractTraining):
         self._opened = -1  # the last epoch that this worker knows to be open
         self._before = 0  # steps of the whole run before this epoch
         self._seen_before = 0  # samples in them
+        self._number = 0  # of the batch that this worker is at, among the steps of the whole run
         self._counted = 0  # updates of this epoch that are in the optimizer's count
         states = [self._engine.variables.weights[i] for i in self._part.changed]
         watched = [*self._layout.variables, *states]
@@ -165,6 +166,7 @@ class AsynchronousTraining(AbstractTraining):
         steps, at = self._source.steps, self._at
         assert steps is not None
         self._before, self._seen_before = at.trained - at.step, at.seen - (at.samples if at.step else 0)
+        self._number = at.trained
         if not self._run.worker_group.is_late:
             self._run.snapshots.leave(f"{self._call}-{epoch}", self._snapshot)
         self._open()
@@ -212,7 +214,7 @@ class AsynchronousTraining(AbstractTraining):
         if self._first is not None:
             first, self._first = self._first, None
             return first
-        self._run.record(Phase.WAITING, "for servers", self._at.total)
+        self._run.record(Phase.WAITING, "for servers", self._number)
         return self._store.next(self._say_wait)
 
     def _count(self, updates: int, samples: int) -> None:
@@ -254,7 +256,7 @@ class AsynchronousTraining(AbstractTraining):
     def _begin_saving(self, rest: Rest | None) -> None:
         assert self._saver is not None
         me, returned = self._run.me, self._run.calls.returned
-        self._run.record(Phase.SAVING, step=self._at.total)
+        self._run.record(Phase.SAVING, step=self._number)
         with self._run.counters.checkpointing():
             given = self.give()
             self._saver.begin(self._at.trained, self._store.view, (me,), given, self._call, returned, True, rest)
@@ -264,12 +266,12 @@ class AsynchronousTraining(AbstractTraining):
         return super().give()
 
     def _say_wait(self, for_what: str) -> None:
-        self._run.record(Phase.WAITING, f"for {for_what}", self._at.total)
+        self._run.record(Phase.WAITING, f"for {for_what}", self._number)
         if self._run.drains and not self._saves:
             self._leave()
 
     def _load(self, place: int) -> Taken:
-        self._run.record(Phase.READING, step=self._at.total)
+        self._run.record(Phase.READING, step=self._number)
         taken = self._source.whole(place)
         assert taken is not None, f"batch {place} was granted, and the data does not have it"
         return taken
@@ -289,7 +291,8 @@ class AsynchronousTraining(AbstractTraining):
         """One update: from its weights to its push."""
         epoch, place = work.batch.epoch, work.batch.place
         at, source = self._at, self._source
-        self._run.record(Phase.APPLYING, step=at.total)
+        self._number = self._before + place
+        self._run.record(Phase.APPLYING, step=self._number)
         pulled = self._take_weights(work.weights)
         self._changes.watch(is_batch=True)
         self._callbacks.on_train_batch_begin(place)
@@ -300,22 +303,23 @@ class AsynchronousTraining(AbstractTraining):
             self._tables.show(self._engine, ids, self._layout.tables.join(ids, answers))
         else:
             taken = self._load(place)
-        self._run.record(Phase.COMPUTING, f"batch {place}: {source.names(place, range(taken.size))}", at.total)
+        self._run.record(Phase.COMPUTING, f"batch {place}: {source.names(place, range(taken.size))}", self._number)
         self._advance_seeds(epoch, place)
         inputs = self._engine.batch(source.spec(), taken.rows)
         arrays = counted_piece(self._run, self._engine, 0, inputs, 0, 1.0, taken.size)
-        self._run.record(Phase.EXCHANGING, work.batch.title, at.total)
+        self._run.record(Phase.EXCHANGING, work.batch.title, self._number)
         copy = not self._engine.pieces_last
         parcels = self._layout.pack(arrays, pulled.states, taken.size, copy, ids)
         self._store.push(work.batch, parcels, self._optimizer.rate())
-        self._run.record(Phase.COMPUTING, "metrics", at.total)
+        self._run.record(Phase.COMPUTING, "metrics", self._number)
         _, _, metrics, extras = self._part.split(arrays)
         mine = PulledState(
             [], [], list(metrics), [np.asarray(v) * taken.size for v in extras.values()], taken.size, epoch
         )
         at.logs = self._logs_of(_sum(pulled, mine))
         at.total += 1
-        self._run.record(Phase.CALLBACKS, step=at.total)
+        self._number += 1
+        self._run.record(Phase.CALLBACKS, step=self._number)
         self._run.count(taken.size, pieces=1)
         self._callbacks.on_train_batch_end(place, at.logs)
         self._refuse_changes()
@@ -357,7 +361,7 @@ class AsynchronousTraining(AbstractTraining):
         If nobody is left who was there when it began, that is what was left in the run's folder then.
         """
         worker_group = self._run.worker_group
-        self._run.record(Phase.WAITING, "for the others at the end of the epoch", self._at.total)
+        self._run.record(Phase.WAITING, "for the others at the end of the epoch", self._at.trained)
         if worker_group.is_late:
             worker_group.enter(self, self._call, partial(self._found, epoch, pulled))
             self._restore_callbacks()
@@ -377,7 +381,7 @@ class AsynchronousTraining(AbstractTraining):
         return epoch_snapshot.unpack(left, self._engine, self._optimizer, self._at.step, pulled.updates, pulled.samples)
 
     def _leave(self) -> None:
-        self._run.record(Phase.LEAVING, step=self._at.total)
+        self._run.record(Phase.LEAVING, step=self._number)
         self._store.drained(_LEAVES_WITHIN)
         self._run.leave()
 

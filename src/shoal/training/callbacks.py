@@ -12,6 +12,10 @@ from shoal.training.logs import Logs
 class Callbacks(Protocol):
     """All callbacks of a fit, on one worker."""
 
+    @property
+    def stopped_by(self) -> str:
+        """The class of the callback that stopped the training on this worker; empty if none did, or nobody knows."""
+
     def on_train_begin(self) -> None: ...
 
     def on_train_end(self, logs: Logs | None = None) -> None: ...

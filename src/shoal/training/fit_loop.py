@@ -73,7 +73,8 @@ class AbstractTraining(ABC):
         steps = self._at.trained - began
         why = ""
         if self._at.epoch < arguments.epochs:
-            why = f" in epoch {self._at.epoch} of {arguments.epochs}: stop_training was set"
+            by = self._callbacks.stopped_by or "a callback"
+            why = f" in epoch {self._at.epoch} of {arguments.epochs}: {by} set stop_training"
         self._run.happened(StoryKind.CALL, f"{what} is over after {steps} steps{why}", self._at.trained)
         return None
 

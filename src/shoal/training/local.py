@@ -335,7 +335,7 @@ class LocalTraining(AbstractTrainingTogether):
         """A round up to its commit: from its start, whatever was tried of it before."""
         at, run, what = self._at, self._run, attempt.what
         if attempt.tried:
-            run.happened(StoryKind.REDONE, "the round is computed anew among those who are left", at.total)
+            run.happened(StoryKind.REDONE, "the round is computed anew among those who are left", at.trained)
             self._source.again(at.step)
         attempt.tried = True
         self._dealt = self._deal(attempt.steps)
@@ -350,7 +350,7 @@ class LocalTraining(AbstractTrainingTogether):
         meanwhile, seconds = self._take_steps(group, attempt, shares, hosted, sizes)
         if not sizes:
             return Result([], [])
-        run.record(Phase.EXCHANGING, step=at.total)
+        run.record(Phase.EXCHANGING, step=at.trained)
         # A worker that was taken for lost and wakes up gets no further: only who is in this view may write the states.
         group.gather(f"{what}: all have computed", b"")
         if not attempt.stop:
@@ -423,7 +423,7 @@ class LocalTraining(AbstractTrainingTogether):
         block: list[tuple[int, Taken]] = []
         nbytes = 0
         for number in range(steps):
-            self._run.record(Phase.READING, step=self._at.total + number)
+            self._run.record(Phase.READING, step=self._at.trained + number)
             taken = self._source.take(self._at.step + number, split, group)
             if taken is None:
                 break
@@ -459,7 +459,7 @@ class LocalTraining(AbstractTrainingTogether):
             if low == high:
                 continue
             names = self._source.names(at.step + number, range(low, high))
-            self._run.record(Phase.COMPUTING, f"replica {replica}: {names}", at.total + number)
+            self._run.record(Phase.COMPUTING, f"replica {replica}: {names}", at.trained + number)
             batch = self._engine.batch(self._source.spec(), taken.part(low, high))
             hosted.step(replica, number, piece, batch, high - low)
 
@@ -467,7 +467,7 @@ class LocalTraining(AbstractTrainingTogether):
         """The round counts: what all of them come to."""
         engine, at, shape = self._engine, self._at, self._met
         moves, states, metrics, extras = shape.split(exchanged.totals)
-        self._run.record(Phase.APPLYING, step=at.total)
+        self._run.record(Phase.APPLYING, step=at.trained)
         self._states.commit()
         members = exchanged.shared.members
         self._hosted = range(*exchanged.shared.held[members.index(self._run.me)])
@@ -487,7 +487,7 @@ class LocalTraining(AbstractTrainingTogether):
         at.total += len(sizes)
         at.trained += len(sizes)
         at.seen += sum(sizes)
-        self._run.record(Phase.CALLBACKS, step=at.total)
+        self._run.record(Phase.CALLBACKS, step=at.trained)
         for size in sizes:
             self._run.count(size, self._replicas)
         if self._uneven:
@@ -509,7 +509,8 @@ class LocalTraining(AbstractTrainingTogether):
         counts = self._next_counts(shared.members)
         if counts != self._at.inner:
             told = ", ".join(map(str, counts))
-            self._run.happened(StoryKind.BALANCE, f"replicas take {told} steps of a round from now on", self._at.total)
+            text = f"replicas take {told} steps of a round from now on"
+            self._run.happened(StoryKind.BALANCE, text, self._at.trained)
         self._at.inner = counts
 
     def _next_counts(self, members: tuple[str, ...]) -> tuple[int, ...]:
@@ -545,14 +546,14 @@ class LocalTraining(AbstractTrainingTogether):
 
     def _tell_of_lost_residuals(self, slots: Sequence[int]) -> None:
         text = f"what {_replicas(slots)} had left out of moves was lost with a host: zero from now on, for everybody"
-        self._run.happened(StoryKind.CODEC, text, self._at.total)
+        self._run.happened(StoryKind.CODEC, text, self._at.trained)
 
     def _tell_of_lost_states(self, lost: Sequence[int], giver: int | None) -> None:
         instead = (
             "all begin again with what the model has" if giver is None else f"that of replica {giver} stands in for it"
         )
         text = f"the optimizer state of {_replicas(lost)} was lost with a host: {instead}"
-        self._run.happened(StoryKind.REDONE, text, self._at.total)
+        self._run.happened(StoryKind.REDONE, text, self._at.trained)
 
 
 class RoundAttempt:

@@ -25,7 +25,7 @@ class RaisedError(msgspec.Struct, frozen=True, array_like=True):
     text: str
 
     @classmethod
-    def by(cls, member: str, error: Exception) -> RaisedError:
+    def by(cls, member: str, error: BaseException) -> RaisedError:
         kind = type(error)
         return cls(member, kind.__module__, kind.__qualname__, str(error)[:_TEXT])
 

@@ -114,7 +114,7 @@ class PipelinedTraining(AbstractStepwiseTraining):
         self._sums.close()
         if self._arguments.epochs > 0:
             self._held.finish()
-        self._held.gather(not self._is_lean, self._at.total)
+        self._held.gather(not self._is_lean, self._at.trained)
         if self._is_lean and self._has_trained:
             self._run.tell(
                 "fit is over: every worker has all weights. The optimizer's state was divided and is gone, as "
@@ -198,12 +198,12 @@ class PipelinedTraining(AbstractStepwiseTraining):
         )
         if not told.chiefs:
             raise lost
-        path, at = place_of(told.chiefs.decode()), self._at.total
+        path, at = place_of(told.chiefs.decode()), self._at.trained
         self._held.start(told.members, self._speeds)
         self._balances = [Balance.start()] * self._count
         self._newcomers, self._leavers, self._save_next = (), (), False
         self._go_to(path, served=True)
-        text = f"{lost.why}: all go back from step {at} to {path.name}, which was taken after step {self._at.total}"
+        text = f"{lost.why}: all go back from step {at} to {path.name}, which was taken after step {self._at.trained}"
         run.happened(StoryKind.REDONE, text, at)
         if run.is_chief:
             run.tell(text, below_bar=True)
@@ -214,7 +214,7 @@ class PipelinedTraining(AbstractStepwiseTraining):
         """Validation and the callbacks of the epoch's end see the whole model."""
         users = self._callbacks.run_users_code(("on_epoch_end", "on_test_begin", "on_test_end"))
         if self._validation is not None or self._arguments.callbacks or users:
-            self._held.gather(bool(self._arguments.callbacks) and not self._is_lean, self._at.total)
+            self._held.gather(bool(self._arguments.callbacks) and not self._is_lean, self._at.trained)
 
     def _train(self, epoch: int) -> Logs | None:
         return self._take_step(epoch)
@@ -238,7 +238,7 @@ class PipelinedTraining(AbstractStepwiseTraining):
         shared = msgspec.msgpack.decode(result.values[0], type=_CommittedStep)
         members, notes = shared.members, decode(result.values[1:])
         check_agreement(members, notes)
-        self._held.settled(shared.placement, at.total)
+        self._held.settled(shared.placement, at.trained)
         self._hear(members, notes)
         self._leavers = may_leave(self._held.placement.holds, self._count, members, self._leavers)
         if stopped(notes):
@@ -254,7 +254,7 @@ class PipelinedTraining(AbstractStepwiseTraining):
         return {name: logs[name] for name in self._shape.logs}
 
     def _apply(self) -> None:
-        self._run.record(Phase.APPLYING, step=self._at.total)
+        self._run.record(Phase.APPLYING, step=self._at.trained)
         rate, engines = self._optimizer.rate(), self._stages.engines
         tied = [
             (places, np.array(self._engine.read(engines[min(mine)].trainable[places[min(mine)]])))
@@ -278,7 +278,7 @@ class PipelinedTraining(AbstractStepwiseTraining):
         for engine in self._stages.engines:
             engine.forget()
         at, members = self._at, group.members
-        self._run.record(Phase.READING, step=at.total)
+        self._run.record(Phase.READING, step=at.trained)
         held: Held = ()
 
         def split(size: int) -> Sequence[range]:
@@ -298,8 +298,8 @@ class PipelinedTraining(AbstractStepwiseTraining):
         began = time.perf_counter()
         holding = self._held.ranks(placement, members)
         fillings = self._sums.open(group, held, holding)
-        step.compute(what, fillings, at.total)
-        self._run.record(Phase.EXCHANGING, step=at.total)
+        step.compute(what, fillings, at.trained)
+        self._run.record(Phase.EXCHANGING, step=at.trained)
         group.flush(what)
         pieces = pieces_of(taken.size, self._pieces)
         self._totals = self._sums.reduce(group, what, pieces, held, holding)

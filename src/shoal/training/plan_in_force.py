@@ -51,11 +51,11 @@ class PlanInForce:
         """A step has committed. `steps`: of an epoch. Whether the plan is another one from now on."""
         # Where nobody knows how many are left: as many as there were.
         left = at.total if steps is None else max(0, (self._epochs - at.epoch) * steps - at.step)
-        found = self._replanning.step(seen, at.total, left)
+        found = self._replanning.step(seen, at.trained, left)
         if found is None:
             return False
         self._run.tell(found.text, below_bar=True)
-        self._run.happened(StoryKind.PLAN, found.text, at.total)
+        self._run.happened(StoryKind.PLAN, found.text, at.trained)
         if not found.is_advice:
             self.placement = found.placement
             self._run.expect(found.plan.name, found.seconds)

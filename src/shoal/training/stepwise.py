@@ -56,5 +56,5 @@ class AbstractStepwiseTraining(AbstractTrainingTogether):
         at.total += 1
         at.trained += 1
         at.seen += samples
-        self._run.record(Phase.CALLBACKS, step=at.total)
+        self._run.record(Phase.CALLBACKS, step=at.trained)
         self._run.count(samples, pieces)

@@ -137,7 +137,7 @@ class StreamedTraining(LocalTraining):
                 pending.check()  # whoever was lost meanwhile is noticed now
         finally:
             begun = time.perf_counter()
-            self._run.record(Phase.EXCHANGING, step=self._at.total)
+            self._run.record(Phase.EXCHANGING, step=self._at.trained)
             found = pending.result()
             # While steps went on, the link was no limit.
             traffic.arriving = before + min(traffic.arriving - before, time.perf_counter() - begun)

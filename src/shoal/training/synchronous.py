@@ -25,6 +25,7 @@ from shoal.strategies.allreduce import Division, Exchanged, Reduction, seconds_o
 from shoal.strategies.notes import Note, stopped
 from shoal.strategies.piece_choice import EVERY as LOOK_EVERY
 from shoal.strategies.schema import Array
+from shoal.strategies.share_news import ShareNews
 from shoal.training.codec_choice import CodecChoice
 from shoal.training.counted import counted_piece
 from shoal.training.engine import Engine, to_float
@@ -76,6 +77,7 @@ class SynchronousTraining(AbstractStepwiseTraining):
             for part, name in zip(self._shape.parts, _names("fit", len(self._shape.parts)), strict=True)
         ]
         refuse_own_folders(run, self._reductions)
+        self._share_news = ShareNews()
         self._choice: CodecChoice | None = None
         if prepared.codec.is_auto:
             gradients = sum(run.hi - run.lo for part in self._shape.parts for run in part.schema.gradients)
@@ -168,12 +170,15 @@ class SynchronousTraining(AbstractStepwiseTraining):
             if part == len(self._shape.parts) - 1:
                 logs = engine.metric_results() | extras
                 logs = {log: to_float(logs[log]) for log in self._shape.logs}
-            self._run.record(Phase.APPLYING, step=at.total)
+            self._run.record(Phase.APPLYING, step=at.trained)
             totals = PartTotals(gradients, states, exchanged.vector.f32, self._division.balance)
             self._updates.apply(epoch, at.step, part, totals)
         self._step_is_done(parts[0].shared.size, self._division.pieces)
         self._division.learn(parts)
         self._clock.step()
+        shared = parts[-1].shared
+        if told := self._share_news.of(shared.members, shared.held, self._at.trained):
+            self._run.happened(StoryKind.BALANCE, told, self._at.trained)
         self._choose_codec(parts[-1])
         self._consider_pieces(parts)
         self._consider_plan(parts)
@@ -210,9 +215,9 @@ class SynchronousTraining(AbstractStepwiseTraining):
         division.pieces, at.piece_choice = at.piece_choice.look(division.balance, before, shared.size)
         if division.pieces != before:
             why = "the workers' speeds differ" if division.pieces > before else "steps did not get shorter by it"
-            text = f"{why}: {division.pieces} pieces, not {before}, from step {at.total} on"
+            text = f"{why}: {division.pieces} pieces, not {before}, from step {at.trained} on"
             self._run.tell(text, below_bar=True)
-            self._run.happened(StoryKind.BALANCE, text, at.total)
+            self._run.happened(StoryKind.BALANCE, text, at.trained)
 
     def _consider_plan(self, parts: Sequence[Exchanged]) -> None:
         """What steps take may call for another plan. Decided alike by all."""
@@ -258,7 +263,7 @@ class SynchronousTraining(AbstractStepwiseTraining):
             f"what gradients of {len(slots)} piece{'s' if len(slots) > 1 else ''} had left out was lost with a host: "
             "zero from now on, for everybody"
         )
-        self._run.happened(StoryKind.CODEC, text, self._at.total)
+        self._run.happened(StoryKind.CODEC, text, self._at.trained)
 
     def _choose_codec(self, exchanged: Exchanged) -> None:
         """What is measured of the link may call for another codec. Decided alike by all."""
@@ -269,8 +274,8 @@ class SynchronousTraining(AbstractStepwiseTraining):
         if codec is not None:
             self._round_like(codec)
             form = f"as {self._choice.current}" if self._choice.current else "as they are"
-            text = f"gradients travel {form} from step {self._at.total} on: measured to be faster on these links"
-            self._run.happened(StoryKind.CODEC, text, self._at.total)
+            text = f"gradients travel {form} from step {self._at.trained} on: measured to be faster on these links"
+            self._run.happened(StoryKind.CODEC, text, self._at.trained)
 
     def _round_like(self, codec: AbstractCodec) -> None:
         for reduction in self._reductions:
@@ -337,9 +342,9 @@ class _StepTask:
     def take(self, split: Split, group: AbstractGroup) -> int | None:
         # In another view everyone's rows are others.
         if self._taken_in is not None and group is not self._taken_in:
-            self._run.happened(StoryKind.REDONE, "computed anew among those who are left", self._at.total)
+            self._run.happened(StoryKind.REDONE, "computed anew among those who are left", self._at.trained)
         if self.part == 0 or group is not self._taken_in:
-            self._run.record(Phase.READING, step=self._at.total)
+            self._run.record(Phase.READING, step=self._at.trained)
             self._taken = self._source.take(self._at.step, split, group)
             self._taken_in = group
             if self._taken is not None:
@@ -354,7 +359,7 @@ class _StepTask:
         if self._last is not None and self._last[:2] == (self.part, piece):
             return self._last[2]
         self._run.record(
-            Phase.COMPUTING, f"piece {piece}: {self._source.names(self._at.step, range(low, high))}", self._at.total
+            Phase.COMPUTING, f"piece {piece}: {self._source.names(self._at.step, range(low, high))}", self._at.trained
         )
         batch, weight = self._engine.batch(self._source.spec(), taken.part(low, high)), (high - low) / taken.size
         arrays = counted_piece(self._run, self._engine, self.part, batch, piece, weight, high - low)
@@ -363,7 +368,7 @@ class _StepTask:
 
     def note(self) -> Note:
         self._engine.settle()  # a worker without a piece in this step has not waited for its last update yet
-        self._run.record(Phase.EXCHANGING, step=self._at.total)
+        self._run.record(Phase.EXCHANGING, step=self._at.trained)
         return self._note(time.perf_counter() - self._started, self.part)
 
 

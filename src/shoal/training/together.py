@@ -62,7 +62,7 @@ class AbstractTrainingTogether(AbstractTraining):
 
     def _save(self) -> None:
         self._save_next = False
-        self._run.record(Phase.SAVING, step=self._at.total)
+        self._run.record(Phase.SAVING, step=self._at.trained)
         with self._run.counters.checkpointing():
             self._begin_checkpoint()
 

@@ -6,15 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from shoal.cluster.membership.roster import Roster
 from shoal.cluster.messages import Beat
 from shoal.cluster.trouble import Whereabouts, listed
 from shoal.cluster.view import View
 from shoal.config import Deadlines
-from shoal.observe.phases import Phase
+from shoal.observe.phases import Phase, TimeUse
 
 WORTH_A_WORD = 0.1  # of a wait's deadline
 _FRESH = 0.3  # of the time after which silence is a loss: so long what a member said last is taken for what it does
+# Times the usual patience, where nobody gets on. Scripts import and load data; the first step is compiled for minutes.
+_WITH_DATA, _WITH_SCRIPTS, _WITH_COMPUTING = 2, 6, 24
 _SHOWN = 2  # stacks, where all are stuck: they are likely to be alike
 
 
@@ -32,14 +36,14 @@ def going_on(view: View, roster: Roster, deadlines: Deadlines, now: float) -> Wa
     members = {id: state for id, state in roster.of_view(view).items() if not state.done}
     # One that was stopped in an exchange may have said so last. It does not wait: it is waited for.
     fresh = _FRESH * deadlines.silence
-    waiting = {id: state.beat for id, state in members.items() if state.waits and now - state.heard < fresh}
+    beats = {id: _by_now(state.beat, now - state.heard) for id, state in members.items()}
+    waiting = {id: beats[id] for id, state in members.items() if state.waits and now - state.heard < fresh}
     late = {id: state.whereabouts(now) for id, state in members.items() if id not in waiting}
     remark, chief = deadlines.remark, view.chief.id
     if (exchange := for_exchange(waiting, late, deadlines.stall, remark)) is not None:
         return exchange
     if waiting or chief not in members:
         return None
-    beats = {id: state.beat for id, state in members.items()}
     return for_chief(beats, chief, late[chief], remark) or for_nobody(beats, late, remark)
 
 
@@ -77,13 +81,32 @@ def for_chief(members: Mapping[str, Beat], chief: str, where: Whereabouts, remar
 
 
 def for_nobody(members: Mapping[str, Beat], where: Mapping[str, Whereabouts], remark: float) -> Wait | None:
-    """Nobody waits for another, and nobody gets on: all wait for their data, or are in a callback."""
-    stuck = [beat for beat in members.values() if beat.doing.phase in (Phase.READING, Phase.CALLBACKS)]
-    if not stuck or len(stuck) < len(members):
+    """Nobody waits for another, and nobody gets on: all are in something of their own."""
+    times = max(_patience_with(beat.doing.phase) for beat in members.values())
+    # What a single worker does outside of fit is nobody else's business, and plain Keras does not tell it.
+    if times == math.inf or (len(members) == 1 and times > _WITH_DATA):
         return None
-    seconds = min(beat.lasting for beat in stuck)
+    seconds = min(beat.lasting for beat in members.values())
     told = "; ".join(f"{id} is {where[id]}" for id in members)
-    return Wait(seconds, 2 * remark, f"no worker has got on for {seconds:.0f} s: {told}", tuple(members)[:_SHOWN])
+    return Wait(seconds, times * remark, f"no worker has got on for {seconds:.0f} s: {told}", tuple(members)[:_SHOWN])
+
+
+def _patience_with(phase: Phase) -> float:
+    """How many times as long as usual a worker may be in it. Without end where it waits, or is about to go."""
+    match phase:
+        case Phase.READING | Phase.CALLBACKS:
+            return _WITH_DATA
+        case Phase.STARTING | Phase.SCRIPT | Phase.LOOP | Phase.SAVING | Phase.RESUMING:
+            return _WITH_SCRIPTS
+        case _ if phase.use is TimeUse.COMPUTING or phase in (Phase.BUILDING, Phase.TRACING):
+            return _WITH_COMPUTING
+        case _:
+            return math.inf
+
+
+def _by_now(beat: Beat, ago: float) -> Beat:
+    """What it has said some seconds ago, if it still does it."""
+    return msgspec.structs.replace(beat, lasting=beat.lasting + ago)
 
 
 def _waits_for(beat: Beat, chief: str) -> bool:

@@ -33,7 +33,9 @@ class KerasCallbacks:
             if isinstance(each, Monitor):
                 each.watch(run)
         if self.listed is not self._given:  # a container of the user's own stays as it is
-            self.listed.callbacks = TimedCallbacks(self.listed.callbacks, run.counters.callbacks)
+            self.listed.callbacks = TimedCallbacks(
+                self.listed.callbacks, run.counters.callbacks, lambda: bool(model.stop_training)
+            )
         # Called for every batch: without a step in between.
         self.on_train_batch_begin = self.listed.on_train_batch_begin
 
@@ -53,6 +55,10 @@ class KerasCallbacks:
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         self._show(logs)
         self.listed.on_epoch_end(epoch, logs)
+
+    @property
+    def stopped_by(self) -> str:
+        return getattr(self.listed.callbacks, "stopped_by", "")
 
     def first_epoch(self, given: int) -> int:
         is_restored = any(isinstance(each, keras.callbacks.BackupAndRestore) for each in given_callbacks(self._given))

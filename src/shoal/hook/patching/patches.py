@@ -26,6 +26,7 @@ from shoal.hook.calls.predict import decode_predictions, encode_predictions, pre
 from shoal.hook.keras_private import TF_KERAS, metrics_in_order
 from shoal.hook.mesh.laying import scope_of, tell_keras
 from shoal.hook.patching import outside_fit
+from shoal.hook.patching.chiefs_saves import save_for_all
 from shoal.hook.patching.on_import import when_imported
 from shoal.hook.planning.choice import planned
 from shoal.hook.scopes import Plans, Scopes, strategy_of
@@ -218,25 +219,15 @@ def _save(run: Run, original: Any, name: str) -> Any:
         path = str(signature.bind(*args, **kwargs).arguments["filepath"])
         failure = run.wait_for_chief(name, path)
         if failure is None:
-            return _save_for_all(run, name, path, lambda: original(*args, **kwargs))
+            return save_for_all(run, name, path, lambda: original(*args, **kwargs))
         if failure:
             raised = msgspec.msgpack.decode(failure, type=RaisedError)
-            raise error_like(raised, f"{name}({path!r}) failed on the chief, {raised.member}: {raised.text}")
+            raise error_like(
+                raised, f"{name}({path!r}) failed on the chief, {raised.member}: {raised.text or raised.kind}"
+            )
         return None
 
     return save
-
-
-def _save_for_all(run: Run, name: str, path: str, save: Callable[[], Any]) -> Any:
-    """Who waits for the file hears of an error too: nobody goes on as if it were there."""
-    failure = b""
-    try:
-        return run.unfollowed(save)
-    except Exception as error:
-        failure = msgspec.msgpack.encode(RaisedError.by(run.me, error))
-        raise
-    finally:
-        run.announce(name, path, failure)
 
 
 def _with_reporter(run: Run, given: dict[str, Any]) -> dict[str, Any]:
@@ -257,9 +248,7 @@ class _Reporter(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self._run = run
         self._batch_size = batch_size or feeds.DEFAULT_BATCH_SIZE
-        self._step = 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._step += 1
         self._run.count(self._batch_size)
-        self._run.record(Phase.TRAINING, step=self._step)
+        self._run.record(Phase.TRAINING, step=self._run.counters.steps)

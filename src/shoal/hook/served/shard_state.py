@@ -158,9 +158,12 @@ class ShardState:
             engine.update(gradients)
         else:
             engine.write([optimizer.dynamic_scale], [np.full(1, scale)])
-            engine.update(gradients)
-            growth = engine.read(optimizer.dynamic_scale)[0] / scale
-            engine.write([optimizer.dynamic_scale], [np.full(1, own * growth)])
+            growth = 1.0
+            try:
+                engine.update(gradients)
+                growth = engine.read(optimizer.dynamic_scale)[0] / scale
+            finally:
+                engine.write([optimizer.dynamic_scale], [np.full(1, own * growth, np.float32)])
 
     def weights(self) -> list[Array]:
         """Weights and sums, where they lie if that is possible. Look at them before the next update, and let go of
@@ -239,9 +242,11 @@ class ShardState:
         if not self._engine.read(count_of(self._optimizer))[0]:
             return kept
         count = len(self._variables)
-        self._engine.finalize()
-        averages = [np.array(array) for array in self._read(self._variables)]
-        self._engine.write(self._variables, kept[:count])
+        try:
+            self._engine.finalize()
+            averages = [np.array(array) for array in self._read(self._variables)]
+        finally:
+            self._engine.write(self._variables, kept[:count])
         return [*averages, *kept[count:]]
 
     def _rehearse(self) -> None:

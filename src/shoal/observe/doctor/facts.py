@@ -67,10 +67,16 @@ class RunFacts(msgspec.Struct, frozen=True):
     workers: tuple[WorkerFacts, ...]
     pieces: int
     threads: int  # of each worker
-    cores: int | None = None  # of this host, on which all workers are
+    cores: int | None = None  # of this host
     memory: int | None = None  # bytes of this host that may be used
     synchronous: bool = True  # all take every step together: who is late holds up everybody
     servers: int = 0  # on this host
+    host: str | None = None  # its name; None: all workers are on it
+
+    @property
+    def here(self) -> tuple[WorkerFacts, ...]:
+        """The workers on this host."""
+        return tuple(worker for worker in self.workers if self.host in (None, worker.host))
 
     def share(self, use: TimeUse) -> float:
         """Of the time of all workers."""

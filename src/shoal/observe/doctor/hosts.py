@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import mean
 
 from shoal.observe.amounts import percent
-from shoal.observe.doctor.facts import WORTH_IT, Finding, FindingKind, RunFacts
+from shoal.observe.doctor.facts import WORTH_IT, Finding, FindingKind, RunFacts, WorkerFacts
 from shoal.observe.phases import TimeUse
+from shoal.observe.time_shares import together
 
 _NEARLY_ALL = 0.9  # of a host's memory
 
 
 def cores(facts: RunFacts) -> Iterator[Finding]:
-    """Every worker lacks cores. Where one does, it is slower than the others."""
-    wanted = (len(facts.workers) + facts.servers) * facts.threads
+    """Every worker of this host lacks cores. Where one does, it is slower than the others.
+
+    Of a run with no worker here: every worker.
+    """
+    workers = facts.here or facts.workers
+    wanted = (len(workers) + facts.servers) * facts.threads
     too_many = facts.cores is not None and wanted > facts.cores
-    if min(worker.starved for worker in facts.workers) >= WORTH_IT:
-        share = mean(worker.starved for worker in facts.workers)
+    if min(worker.starved for worker in workers) >= WORTH_IT:
+        share = mean(worker.starved for worker in workers)
         lacking = f"ready to run, and had no core, {percent(share)} of the time"
-        switches = sum(worker.counted.switches for worker in facts.workers)
+        switches = sum(worker.counted.switches for worker in workers)
         lacking += f"; a core was taken away from them {switches:,} times"
-    elif too_many and facts.share(TimeUse.WAITING) >= WORTH_IT and not any(w.counted.starved for w in facts.workers):
-        share = facts.share(TimeUse.WAITING)  # all that is known where the system does not tell more
+    elif too_many and _waiting(workers) >= WORTH_IT and not any(worker.counted.starved for worker in workers):
+        share = _waiting(workers)  # all that is known where the system does not tell more
         lacking = f"waiting for each other {percent(share)} of the time"
     else:
         return
     if too_many:
+        who = f"{_members(facts, len(workers))} with {_threads(facts.threads)}"
         yield Finding(
             share,
-            f"{_members(facts)} with {_threads(facts.threads)} share {facts.cores} cores: they were {lacking}",
+            f"{who} share {facts.cores} cores: they were {lacking}",
             "Start as many workers as there are cores, or fewer with more `--threads`.",
             FindingKind.CORES,
         )
@@ -43,7 +49,7 @@ def cores(facts: RunFacts) -> Iterator[Finding]:
 
 
 def memory(facts: RunFacts) -> Iterator[Finding]:
-    used = sum(worker.memory for worker in facts.workers)
+    used = sum(worker.memory for worker in facts.here)
     if facts.memory and used > _NEARLY_ALL * facts.memory:
         yield Finding(
             1.0,
@@ -53,9 +59,14 @@ def memory(facts: RunFacts) -> Iterator[Finding]:
         )
 
 
-def _members(facts: RunFacts) -> str:
+def _waiting(workers: Sequence[WorkerFacts]) -> float:
+    return together(worker.spent for worker in workers).share(TimeUse.WAITING)
+
+
+def _members(facts: RunFacts, workers: int) -> str:
     servers = {0: "", 1: " and 1 server"}.get(facts.servers, f" and {facts.servers} servers")
-    return f"{len(facts.workers)} worker{'' if len(facts.workers) == 1 else 's'}{servers}"
+    where = f" on {facts.host}" if workers < len(facts.workers) else ""
+    return f"{workers} worker{'' if workers == 1 else 's'}{servers}{where}"
 
 
 def _threads(number: int) -> str:

@@ -27,7 +27,8 @@ def straggler(facts: RunFacts) -> Iterator[Finding]:
         f"{late.id} on {late.host or 'its host'} is slower: the others wait {percent(waits)} of the time, it waits "
         f"{percent(late.share(TimeUse.WAITING))}{_pace(late, others)}{_reason(late)}",
         f"{_remedy(late)} With {facts.pieces} pieces work moves in steps of 1/{facts.pieces}: more `--pieces` divide "
-        "it more finely, and without `--pieces` Shoal does so itself.",
+        "it more finely. Without `--pieces` Shoal tries that, and goes back where steps do not get shorter by it: "
+        "`shoal story` says so.",
         FindingKind.STRAGGLER,
     )
 
