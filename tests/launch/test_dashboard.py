@@ -27,6 +27,8 @@ FLAGS = (
     "--disable-sync",
 )
 TOKEN = "0123456789abcdef"
+SOON = 5.0  # seconds; within one on a machine that does nothing else
+PHONE = {"width": 390, "height": 844}
 # What a fit would tell, without keras, which takes longer to import than all of this.
 TRAINS = """
     step = 0
@@ -93,7 +95,8 @@ def test_the_page_shows_members_a_loss_moving_charts_and_the_end(world: World, b
         expect(page.locator(f'.member[data-id="worker-{number}"]')).to_have_attribute("data-state", "training")
     before = more_points(page, than=1)
     os.kill(run.pid("worker-2"), signal.SIGKILL)
-    expect(page.locator('.member[data-id="worker-2"]')).to_have_attribute("data-state", "lost")
+    lost = page.locator('.member[data-id="worker-2"]')
+    expect(lost).to_have_attribute("data-state", "lost", timeout=SOON * 1000)
     expect(page.locator("#workers-note")).to_have_text("1 lost, survived")
     expect(page.locator("#story")).to_contain_text("worker-2 (pid")
     more_points(page, than=before)
@@ -109,6 +112,27 @@ def test_the_page_shows_members_a_loss_moving_charts_and_the_end(world: World, b
     expect(page.locator("#state")).to_have_text("finished")
     expect(page.locator("#notice")).to_have_text("Every worker finished its script.")
     expect(page.locator("#footer")).to_contain_text("shoal dashboard")
+
+
+def test_its_buttons_scale_and_drain_and_it_fits_a_phone_in_the_dark(world: World, browser) -> None:
+    run = world.run(TRAINS, "-n", "1:3", "--dashboard", "--no-live")
+    page = browser(address_of(run))
+    expect(page.locator("#state")).to_have_text("training")
+    page.locator("#fewer").click()
+    page.locator("#scale").click()
+    expect(page.locator("#answer")).to_contain_text("2")
+    drain = page.locator('.member[data-id="worker-1"] button')
+    drain.click()
+    expect(drain).to_have_text("sure?")
+    drain.click()
+    expect(page.locator("#answer")).to_have_text("worker-1 leaves after its step")
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.set_viewport_size(PHONE)
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], "nothing is cut off"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    world.tell("enough")
+    assert run.wait() == 0
 
 
 def test_a_page_whose_process_is_killed_is_said_and_harms_nothing(world: World) -> None:
