@@ -85,7 +85,7 @@ def test_more_pieces_are_given_back_where_their_exchange_costs_more_than_they_sa
     assert cluster.told == [16, 8, 4, 2]
 
 
-@pytest.mark.parametrize("codec", [AS_THEY_ARE, ErrorFeedback(TopK(0.01))], ids=repr)
+@pytest.mark.parametrize("codec", [AS_THEY_ARE, ErrorFeedback(TopK(0.01))], ids=["as they are", "top-k"])
 def test_training_judges_whole_steps_and_with_residuals_leaves_pieces_as_they_are(codec: AbstractCodec) -> None:
     seen: list[tuple[float, ...]] = []
     shared = Shared(8, 2, MEMBERS, ((0, 1), (1, 2)))
