@@ -4,6 +4,7 @@ find a module. What belongs to a backend is imported when it is asked for: a pro
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import weakref
@@ -193,6 +194,11 @@ class TorchBackend(AbstractBackend):
 
     def is_on_host(self) -> bool:
         return bool(keras.ops.zeros(()).device.type == "cpu")  # where Keras itself puts what it makes
+
+    def preload(self) -> None:
+        super().preload()
+        with contextlib.suppress(ImportError):  # that of another PyTorch is elsewhere, or is not needed
+            importlib.import_module("torch.fx.experimental.symbolic_shapes")  # by whoever builds a model
 
     def kept_by(self, act: Callable[[], None], weights: Sequence[Any]) -> int:
         import torch
