@@ -40,8 +40,8 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _nothing_of_earlier_modules() -> None:
-    """Memory that was to be prepared for them would come now, and be taken for a leak. Collections, for which leak checks
-    ask again and again, would look at all that they have imported.
+    """Memory that was to be prepared for them would come now, and be taken for a leak. Collections, for which leak
+    checks ask again and again, would look at all that they have imported.
     """
     if "shoal.wire.pool" in sys.modules:
         sys.modules["shoal.wire.pool"].pool.clear()
