@@ -133,7 +133,8 @@ def on_hosts(contestant: str, model: str, hosts: Sequence[str], each: int, meet:
     script = {"shoal": "plain_keras.py", "torch-ddp": "torch_ddp.py"}[contestant]
     argv = _script(script, model, samples)
     if contestant == "shoal":
-        argv = [*worker_of_ours(meet[1], key), *argv[1:], "--workers", str(size)]
+        # More pieces, as for workers that wait for each other's cores, would be more sums that cross.
+        argv = [*worker_of_ours(meet[1], key), "--pieces", str(size), *argv[1:], "--workers", str(size)]
     commands = placed(argv, hosts, each, meet)
     return [Contestant(f"{contestant} {len(hosts)} x {each}", commands, samples * size)]
 
