@@ -196,6 +196,7 @@ def test_kills_leave_no_trace_with_codecs_either(scenes: Scenes, backend: str, c
     assert_no_trace(outcome, scenes.undisturbed(backend, training, compress))
 
 
+@pytest.mark.full  # tests/hook/test_caught.py goes on after errors, with the same bits
 def test_an_error_on_one_worker_does_not_end_the_run_and_is_told(scenes: Scenes) -> None:
     training = "--epochs 2 --steps 30"
     error = " --raise-on worker-1 --raise-at 0 0 7"
