@@ -14,9 +14,11 @@ import models
 import shoal
 
 keras.utils.set_random_seed(11)
+begun = set(sys.modules)
 model = models.compile_for_classes(models.dense(), "sgd")
 x, y = models.images()
 model.fit(x, y, verbose=0)
+by_each = sorted({name.partition(".")[0] for name in set(sys.modules) - begun} - {"keras", "shoal"})
 model.evaluate(x, y, verbose=0)
 model.predict(x, verbose=0)
 model.save("saved.keras")
@@ -30,4 +32,5 @@ if shoal.is_chief():
     wrapper = keras.wrappers.SKLearnClassifier
     assert "sklearn" in sys.modules
     drawn = tf.random.uniform([4]).numpy().tolist()
+    print("imported by each worker:", by_each, flush=True)
     print("imported before:", before, "then:", drawn, wrapper.__mro__, compiled(torch.ones(8)), flush=True)
